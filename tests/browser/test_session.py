@@ -64,7 +64,7 @@ async def test_a_link_may_fill_the_form_in_but_does_not_sign_in_and_leaves_the_a
             await expect(window.page.get_by_label("Token", exact=True)).to_have_value(code)
             assert code not in await stored(window)
             await expect(window.button("Sign in")).to_be_visible()
-        assert not any("/v1/" in asked for asked in window.watch.asked)
+        assert not any("/v1/" in asked and "/v1/oidc" not in asked for asked in window.watch.asked)
         await window.button("Sign in").click()
         await window.is_live()
         await expect(window.page.get_by_role("banner")).to_contain_text("bob")

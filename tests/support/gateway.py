@@ -90,7 +90,9 @@ class RunningGateway:
         settings: GatewaySettings | None = None,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
         certificate: ServerCertificate | None = None,
+        oidc_secret: str = "",
     ) -> None:
+        self._oidc_secret = oidc_secret
         self.store = Outage(place.stores.gateway)
         self._place = place
         self._settings = settings or GatewaySettings()
@@ -135,6 +137,7 @@ class RunningGateway:
                 tokens={ADMIN_TENANT: ADMIN_TOKEN},
                 heartbeat_seconds=self._heartbeat_seconds,
                 certificate=self._certificate,
+                oidc_secret=self._oidc_secret,
                 listens_on=listening.set_result,
             )
 

@@ -98,11 +98,14 @@ class World(msgspec.Struct):
 
 
 @asynccontextmanager
-async def opened(servers: Place, settings: GatewaySettings = SETTINGS) -> AsyncIterator[World]:
-    """Emptied before; the gateway ends with it."""
+async def opened(
+    servers: Place, settings: GatewaySettings = SETTINGS, *, oidc_secret: str = "", port: int = 0
+) -> AsyncIterator[World]:
+    """Emptied before; the gateway ends with it. `port`: where it listens; 0: at any."""
     await servers.stores.clear()
     lease = await add_nodes(servers)
-    gateway = RunningGateway(servers, settings=settings)
+    gateway = RunningGateway(servers, settings=settings, oidc_secret=oidc_secret)
+    gateway.port = port
     await gateway.start()
     async with (
         executors(servers, "node-1", "node-2") as nodes,

@@ -5,7 +5,8 @@ import msgspec
 from weft.client.paths import path_part, without_empty
 from weft.client.wire import JSON_HEADERS, Wire
 from weft.messages.http.audit import AuditLogView
-from weft.messages.http.sign_ins import CodeMade, IdentityView, SessionEnded, SessionsView
+from weft.messages.http.people import DeviceView, PeopleView, PersonWanted, ProviderView
+from weft.messages.http.sign_ins import CodeMade, IdentityView, SessionEnded, SessionMade, SessionsView
 
 
 class SignInRequests:
@@ -17,6 +18,29 @@ class SignInRequests:
         """A code that signs a browser in once: at the dashboard, or at the service of `job`."""
         body = msgspec.json.encode(without_empty({"job": job}))
         return await self._wire.ask("POST", "/v1/codes", CodeMade, body=body, headers=JSON_HEADERS)
+
+    async def provider(self) -> ProviderView:
+        """The identity provider with which people sign in; its issuer is empty where there is none."""
+        return await self._wire.ask("GET", "/v1/oidc", ProviderView)
+
+    async def begin_session(self, *, code: str = "", verifier: str = "", device_code: str = "") -> SessionMade:
+        """Exchange a one-time code, with the verifier of this program, or ask whether a device was confirmed."""
+        body = msgspec.json.encode(without_empty({"code": code, "verifier": verifier, "device_code": device_code}))
+        return await self._wire.ask("POST", "/v1/sessions", SessionMade, body=body, headers=JSON_HEADERS, once=True)
+
+    async def begin_device(self) -> DeviceView:
+        """Begin a sign-in from a machine without a browser."""
+        return await self._wire.ask("POST", "/v1/oidc/device", DeviceView, once=True)
+
+    async def people(self, *, tenant: str = "") -> PeopleView:
+        """The people who signed in with the identity provider."""
+        return await self._wire.ask("GET", "/v1/people", PeopleView, query=without_empty({"tenant": tenant}))
+
+    async def keep_out(self, person: str, *, disabled: bool = True) -> PersonWanted:
+        """Keep a person out and end their sessions, or let them in again."""
+        body = msgspec.json.encode(PersonWanted(disabled=disabled))
+        path = f"/v1/people/{path_part(person)}"
+        return await self._wire.ask("PATCH", path, PersonWanted, body=body, headers=JSON_HEADERS)
 
     async def whoami(self) -> IdentityView:
         """The caller that the gateway takes this client for."""

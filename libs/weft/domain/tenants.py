@@ -1,10 +1,23 @@
-"""A tenant's allowance: how many jobs, how large, how important, and whether they may refuse preemption."""
+"""A tenant's allowance: how many jobs, how large, how important, and whether they may refuse preemption. The roles of
+its people."""
+
+from enum import StrEnum
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from weft.domain import idling
 from weft.domain.spec import JobSpec
+
+
+class Role(StrEnum):
+    """The rights of a person. A token has all rights of its tenant, or those of an administrator."""
+
+    VIEWER = "viewer"  # reads what its tenant may read
+    USER = "user"  # submits jobs and acts on its tenant's
+    TENANT_ADMIN = "tenant-admin"  # webhooks, sessions and the audit log of its tenant, too
+    OPERATOR = "operator"  # as a tenant-admin; drains and returns nodes, too
+    ADMIN = "admin"  # everything of every tenant
 
 
 class Allowance(Struct, frozen=True, kw_only=True):

@@ -39,6 +39,7 @@ from weft.store.arrays import ArrayStore
 from weft.store.audit import AuditStore
 from weft.store.contexts import ContextStore, UploadStore
 from weft.store.leases import LeaseStore
+from weft.store.people import PeopleStore
 from weft.store.secrets import SecretStore
 from weft.store.sign_ins import SignIn, SignInStore
 from weft.store.submissions import SubmissionStore
@@ -157,6 +158,7 @@ class GatewayStore(
     TenantStore,
     SignInStore,
     AuditStore,
+    PeopleStore,
     QuotaStore,
     AccountStore,
     WebhookStore,
@@ -489,7 +491,15 @@ class RouterStore(Protocol):
         """What the token gives access to, if it is in force at that time."""
 
     async def redeem_code(
-        self, code_hash: bytes, session_hash: bytes, *, job: str, at: float, source: str, request: str = ""
+        self,
+        code_hash: bytes,
+        session_hash: bytes,
+        *,
+        job: str,
+        at: float,
+        source: str,
+        request: str = "",
+        challenge: str = "",
     ) -> SignIn | None:
         """Exchange a one-time code for a session of one job's service; None: the code is worth nothing there."""
 

@@ -28,6 +28,7 @@ class SessionKept(Struct, frozen=True, kw_only=True):
     created_at: float
     expires_at: float
     used_at: float | None = None
+    person: str = ""
 
 
 class SignInStore(Protocol):
@@ -54,12 +55,22 @@ class SignInStore(Protocol):
         """Store the hash of a session's token; as `add_code`."""
 
     async def redeem_code(
-        self, code_hash: bytes, session_hash: bytes, *, job: str, at: float, source: str, request: str = ""
+        self,
+        code_hash: bytes,
+        session_hash: bytes,
+        *,
+        job: str,
+        at: float,
+        source: str,
+        request: str = "",
+        challenge: str = "",
     ) -> SignIn | None:
         """Exchange a code for a session, once. None: it is unknown, was used, is too old or is for another job."""
 
-    async def sessions(self, *, tenant: str | None, at: float, limit: int) -> list[SessionKept]:
-        """The sessions in force, the newest first; of one tenant or of all."""
+    async def sessions(self, *, tenant: str | None, at: float, limit: int, person: str = "") -> list[SessionKept]:
+        """The sessions in force, the newest first; of one tenant or of all, and of one `person` if one is given."""
 
-    async def end_session(self, session_id: str, *, tenant: str | None, at: float, actor: Actor) -> str | None:
-        """End a session; returns its tenant. None: there is none, or it is of another tenant."""
+    async def end_session(
+        self, session_id: str, *, tenant: str | None, at: float, actor: Actor, person: str = ""
+    ) -> str | None:
+        """End a session; returns its tenant. None: there is none, or it is of another tenant, or another `person`."""

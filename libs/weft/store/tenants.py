@@ -14,7 +14,8 @@ revoked must never be deleted: it would be in force again."""
 
 class Access(Struct, frozen=True, kw_only=True):
     """The tenant, rights and allowance behind a token, whose `label` it has. `session`: the id of the session whose
-    token it is; `job`: the job whose service it opens at a router, and nothing else; both are empty otherwise."""
+    token it is; `job`: the job whose service it opens at a router, and nothing else; both are empty otherwise.
+    `person`: the id of the person who signed in, with the `role` of a group of theirs; empty: a token is used."""
 
     tenant: str
     admin: bool = False
@@ -22,6 +23,8 @@ class Access(Struct, frozen=True, kw_only=True):
     label: str = ""
     session: str = ""
     job: str = ""
+    person: str = ""
+    role: str = ""
 
 
 class TokenKept(Struct, frozen=True, kw_only=True):

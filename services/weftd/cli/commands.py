@@ -91,6 +91,7 @@ _CLUSTER = {
         webhook="have events posted to a URL",
         secret="store values that jobs name",
         session="list and end the sessions of browsers",
+        user="list people, keep them out and let them in",
     ),
     **_commands("admin.audit", audit="print acts of administrators, sign-ins and refusals"),
     **_commands("admin.image", image="images in the cluster's registry"),

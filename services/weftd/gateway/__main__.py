@@ -58,6 +58,7 @@ async def run(stop: asyncio.Event) -> None:
                 OWN_TENANT: read_secret(settings.scorer_token_file),
             },
             mail_password=read_secret(settings.mail.mail_password_file),
+            oidc_secret=read_secret(settings.oidc.oidc_client_secret_file),
             certificate=certificate,
             processor=time.thread_time,
         )

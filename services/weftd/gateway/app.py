@@ -20,7 +20,7 @@ from weftd.gateway.http.auditing import audited, is_audited
 from weftd.gateway.http.documents import DOCUMENT_KEY, FACE_KEY, of_dashboard
 from weftd.gateway.http.openapi import document
 from weftd.gateway.http.revalidation import revalidated
-from weftd.gateway.http.route import NOBODY, Audience, Call, Route, check_length, query_of
+from weftd.gateway.http.route import NOBODY, Audience, Call, Route, check_length, query_of, refused
 from weftd.gateway.limits.access import source_of
 from weftd.gateway.limits.concurrency import NoSlotError, Slot
 from weftd.gateway.limits.connections import HttpConnection
@@ -64,8 +64,7 @@ def _handler(gateway: Gateway, route: Route[Any]) -> Handler:
                 if isinstance(request.protocol, HttpConnection):
                     request.protocol.let_in()
                 gateway.count(who, changes=route.method != "GET")
-                if route.who is Audience.ADMIN and not who.admin:
-                    refusal = RejectedError(403, "Authorization", "needs an administrator's token")
+                if refusal := refused(route, who):
                     await gateway.auditing.refused(request, who, refusal)
                     raise refusal
                 await gateway.cpu_budgets.go(who.tenant)

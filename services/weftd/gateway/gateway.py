@@ -27,6 +27,7 @@ from weftd.gateway.limits.cookies import credentials
 from weftd.gateway.limits.cpu_budget import CpuBudgets, no_time
 from weftd.gateway.limits.streams import Streams
 from weftd.gateway.metrics import RequestMeters
+from weftd.gateway.oidc.provider import Provider
 from weftd.gateway.readmodel.cluster import LiveCluster
 from weftd.gateway.readmodel.estimates import Estimates
 from weftd.gateway.readmodel.feed import Feed
@@ -44,7 +45,8 @@ from weftd.gateway.sessions.records import Records
 from weftd.gateway.settings import GatewaySettings
 from weftd.gateway.submissions import ID_BEGINS, ID_CHARACTERS, Submissions
 from weftd.gateway.thinking.notifications.addresses import networks_of
-from weftd.gateway.thinking.rates import RateLimit
+from weftd.gateway.thinking.oidc import grant_of
+from weftd.gateway.thinking.rates import Rate, RateLimit
 from weftd.gateway.wakeup import Wakeups
 
 logger = logging.getLogger(__name__)
@@ -68,6 +70,8 @@ SAME_NAME_MAX = 100  # jobs of one name that are looked at for one that serves
 SAME_BEGINNING_MAX = 5  # ids that are told of those that begin alike
 METRICS_AT_ONCE = 2  # each may have tens of MiB
 EXPLAINED_AT_ONCE = 2  # each looks at every job of its pool, in a thread
+DEVICES = Rate(0.2, 10.0)  # sign-ins from machines without a browser, of one source
+POLLS = Rate(2.0, 20.0)  # looks at whether such a sign-in is done
 WHAT_IFS_AT_ONCE = 2  # each of them has two processes
 _matches_token = re.compile(TOKEN_PATTERN).fullmatch
 
@@ -89,6 +93,7 @@ class Gateway:
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
         processor: Callable[[], float] = no_time,
         ticket_secret: str = "",
+        oidc_secret: str = "",
     ) -> None:
         self.store = store
         self.bus = bus
@@ -168,6 +173,10 @@ class Gateway:
             if settings.registry_url
             else None
         )
+        oidc = settings.oidc
+        self.provider = Provider(oidc, oidc_secret, now=now, clock=clock) if oidc.oidc_issuer else None
+        self.grants = tuple(map(grant_of, oidc.oidc_grants))
+        self.devices, self.polls = RateLimit(DEVICES), RateLimit(POLLS)
         self.entered = ConcurrencyLimit(
             "sessions", at_once=settings.sessions_max, per_tenant=settings.sessions_per_tenant_max, wait_seconds=0
         )

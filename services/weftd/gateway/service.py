@@ -20,6 +20,7 @@ from weftd.gateway.api.uploads import forgetting_contexts
 from weftd.gateway.app import application
 from weftd.gateway.errors import RejectedError, unavailable
 from weftd.gateway.gateway import HEARTBEAT_SECONDS, Gateway
+from weftd.gateway.limits.access import must_change
 from weftd.gateway.limits.connections import listening
 from weftd.gateway.limits.cpu_budget import PaidThreads, no_time
 from weftd.gateway.notifications.dispatcher import BEAT_SECONDS, Dispatcher
@@ -97,6 +98,7 @@ async def run(
     characters: Callable[[int], str],
     tokens: Mapping[str, str],
     mail_password: str = "",
+    oidc_secret: str = "",
     certificate: ServerCertificate | None = None,
     listens_on: Callable[[int], None] | None = None,
     heartbeat_seconds: float = HEARTBEAT_SECONDS,
@@ -117,6 +119,7 @@ async def run(
         heartbeat_seconds=heartbeat_seconds,
         processor=processor or no_time,
         ticket_secret=tokens.get(ADMIN_TENANT, ""),
+        oidc_secret=oidc_secret,
     )
     if processor is not None:
         loop = asyncio.get_running_loop()
@@ -195,6 +198,8 @@ async def run(
             await gateway.live.close()
             if gateway.registry is not None:
                 await gateway.registry.close()
+            if gateway.provider is not None:
+                await gateway.provider.close()
             await gateway.queue_estimates.close()
             await gateway.feed.close()
 
@@ -206,6 +211,7 @@ async def answer_submit(gateway: Gateway, asked: RawRequest) -> SubmitAnswered:
         try:
             who = await gateway.access.of(headers.get("authorization"), source=f"{NATS_SOURCE} {asked.sender}")
             gateway.count(who, changes=True)
+            must_change(who)
             async with gateway.over_nats.one(who.tenant):
                 await gateway.cpu_budgets.go(who.tenant)
                 async with gateway.at_work.one(who.tenant):

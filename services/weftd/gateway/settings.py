@@ -13,8 +13,10 @@ from weft.service import Connections
 from weftd.gateway.thinking.budgets import ProcessorBudget
 from weftd.gateway.thinking.notifications.addresses import networks_of
 from weftd.gateway.thinking.notifications.mails import domain_of
+from weftd.gateway.thinking.oidc import grant_of
 from weftd.gateway.thinking.rates import Rate
 
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 PerSecond = Annotated[float, Meta(ge=0)]
 Burst = Annotated[float, Meta(ge=1)]
 Bound = Annotated[int, Meta(ge=0, le=LIMIT_MAX)]
@@ -54,6 +56,36 @@ class MailSettings(Struct, frozen=True, kw_only=True):
             raise ValueError("GATEWAY_MAIL_USER and GATEWAY_MAIL_PASSWORD_FILE: a user and its password come together")
         if self.mail_user and self.mail_tls == MailTls.NONE:
             raise ValueError("GATEWAY_MAIL_TLS: with none the password of GATEWAY_MAIL_USER would go in clear")
+
+
+class OidcSettings(Struct, frozen=True, kw_only=True):
+    """The identity provider with which people sign in. Without an issuer they sign in with tokens."""
+
+    oidc_issuer: str = ""  # as the provider names itself, such as https://accounts.google.com
+    oidc_client_id: str = ""
+    oidc_client_secret_file: str = ""
+    oidc_ca_file: str = ""  # the authority that the provider's certificate is of; empty: those of the machine
+    oidc_gateway_url: str = ""  # where browsers reach a gateway; the provider sends them to …/v1/oidc/callback
+    oidc_scopes: tuple[str, ...] = ("openid", "email", "profile")
+    oidc_name_claim: str = "email"
+    oidc_groups_claim: str = "groups"
+    oidc_grants: tuple[str, ...] = ()  # GROUP=TENANT:ROLE, the first that fits a person; the group `*` is everybody
+
+    def __post_init__(self) -> None:
+        if not self.oidc_issuer:
+            return
+        if not self.oidc_client_id or not self.oidc_gateway_url or not self.oidc_grants:
+            raise ValueError(
+                "GATEWAY_OIDC_ISSUER needs GATEWAY_OIDC_CLIENT_ID, GATEWAY_OIDC_GATEWAY_URL and GATEWAY_OIDC_GRANTS"
+            )
+        for name, url in (("ISSUER", self.oidc_issuer), ("GATEWAY_URL", self.oidc_gateway_url)):
+            if not _is_address(url) or not is_safe(url):
+                raise ValueError(f"GATEWAY_OIDC_{name}: {url} is no address such as https://example.org")
+        for grant in self.oidc_grants:
+            try:
+                grant_of(grant)
+            except ValueError as error:
+                raise ValueError(f"GATEWAY_OIDC_GRANTS: {error}") from None
 
 
 class GatewaySettings(Struct, frozen=True, kw_only=True):
@@ -110,6 +142,7 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     webhooks_networks: tuple[str, ...] = ()  # that webhooks may reach too, such as 10.1.0.0/16
     webhooks_off_hours: Annotated[float, Meta(gt=0)] = 24.0  # after so long without success
     mail: MailSettings = MailSettings()
+    oidc: OidcSettings = OidcSettings()
     otlp_url: str = ""  # of a collector that takes traces by OTLP over HTTP; empty: none are sent
     connections: Connections = Connections()
 
@@ -175,3 +208,12 @@ def _is_address(url: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and is_plain
     except ValueError:
         return False
+
+
+def is_safe(url: str) -> bool:
+    """Return True if what is sent to the URL is encrypted, or stays on this machine."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK))

@@ -9,6 +9,7 @@ from typing import cast
 import msgspec
 from msgspec import Struct, structs
 
+from weft.domain.tenants import Role
 from weft.store import StoreUnavailableError
 from weft.store.tenants import Access
 from weftd.router.answers import Question, admitted, moved, preflight, question_of, refused
@@ -60,7 +61,7 @@ class HeldQuestion(Struct):
 
     def opens(self, access: Access | None) -> bool:
         service = self.service
-        if access is None or service is None or access.job not in ("", service.job_id):
+        if access is None or service is None or access.job not in ("", service.job_id) or access.role == Role.VIEWER:
             return False
         return access.admin or access.tenant == service.tenant
 

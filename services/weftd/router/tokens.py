@@ -27,7 +27,15 @@ class TokenStore(Protocol):
     async def access(self, token_hash: bytes, *, at: float) -> Access | None: ...
 
     async def redeem_code(
-        self, code_hash: bytes, session_hash: bytes, *, job: str, at: float, source: str, request: str = ""
+        self,
+        code_hash: bytes,
+        session_hash: bytes,
+        *,
+        job: str,
+        at: float,
+        source: str,
+        request: str = "",
+        challenge: str = "",
     ) -> SignIn | None: ...
 
 

@@ -27,17 +27,23 @@ class CodeMade(Struct, frozen=True, kw_only=True):
 
 class SignInWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     code: Code | None = None
+    verifier: (
+        Annotated[str, Meta(min_length=43, max_length=128, description="Of a command line: it gets the token.")] | None
+    ) = None
+    device_code: Annotated[str, Meta(max_length=4096, description="Of the device flow.")] | None = None
 
 
 class SessionMade(Struct, frozen=True, kw_only=True):
     """A session, whose token is in a cookie that scripts cannot read. `proof` goes with each request of it, in the
     header `X-Weft-Session`: no other page knows the proof."""
 
-    id: str
-    tenant: str
-    admin: bool
-    proof: str
-    expires_at: Seconds
+    id: str = ""
+    tenant: str = ""
+    admin: bool = False
+    proof: str = ""
+    expires_at: Seconds = 0.0
+    token: Annotated[str, Meta(description="For a command line; a browser has it in its cookie.")] = ""
+    pending: Annotated[bool, Meta(description="Status 202: the person has not confirmed the device yet.")] = False
 
 
 class SessionView(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -52,6 +58,7 @@ class SessionView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     expires_at: Seconds
     job: str = ""
     used_at: Seconds | None = None
+    person: str = ""
     current: Annotated[bool, Meta(description="It is the one that asks.")] = False
 
 
@@ -68,6 +75,8 @@ class IdentityView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     admin: bool
     label: str = ""
     session: str = ""
+    person: Annotated[str, Meta(description="Id of the person who signed in; empty: a token is used.")] = ""
+    role: str = ""
 
 
 class SessionEnded(Struct, frozen=True, kw_only=True):

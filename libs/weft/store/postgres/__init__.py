@@ -23,6 +23,7 @@ from weft.store.postgres.events import PostgresAccounts, PostgresEvents
 from weft.store.postgres.jobs import PostgresServing
 from weft.store.postgres.leases import PostgresHistory, PostgresLeases, PostgresRetention
 from weft.store.postgres.nodes import PostgresLearnt, PostgresNodes
+from weft.store.postgres.people import PostgresPeople
 from weft.store.postgres.sign_ins import PostgresSignIns
 from weft.store.postgres.submissions import PostgresAsks, PostgresSubmissions
 from weft.store.postgres.tenants import PostgresQuotas, PostgresSecrets, PostgresTenants, PostgresWebhooks
@@ -42,6 +43,7 @@ class PostgresStore(
     PostgresLeases,
     PostgresLearnt,
     PostgresNodes,
+    PostgresPeople,
     PostgresQuotas,
     PostgresRetention,
     PostgresServing,

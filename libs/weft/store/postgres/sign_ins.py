@@ -23,28 +23,40 @@ class PostgresSignIns:
         actor: Actor,
     ) -> SignIn | None:
         given = (code_hash, "code", by, job, at, expires_at, session_ends_at, most)
-        return _sign_in(await self.asking.row("add_sign_in", *given, *_written(actor)))
+        return sign_in_of(await self.asking.row("add_sign_in", *given, *_written(actor)))
 
     async def add_session(
         self, session_hash: bytes, *, by: bytes, at: float, expires_at: float, most: int, actor: Actor
     ) -> SignIn | None:
         given = (session_hash, "session", by, "", at, expires_at, None, most)
-        return _sign_in(await self.asking.row("add_sign_in", *given, *_written(actor)))
+        return sign_in_of(await self.asking.row("add_sign_in", *given, *_written(actor)))
 
     async def redeem_code(
-        self, code_hash: bytes, session_hash: bytes, *, job: str, at: float, source: str, request: str = ""
+        self,
+        code_hash: bytes,
+        session_hash: bytes,
+        *,
+        job: str,
+        at: float,
+        source: str,
+        request: str = "",
+        challenge: str = "",
     ) -> SignIn | None:
-        return _sign_in(await self.asking.row("redeem_code", code_hash, session_hash, job, at, source, request))
+        return sign_in_of(
+            await self.asking.row("redeem_code", code_hash, session_hash, job, at, source, request, challenge)
+        )
 
-    async def sessions(self, *, tenant: str | None, at: float, limit: int) -> list[SessionKept]:
-        return [SessionKept(**dict(row)) for row in await self.asking.rows("sessions", tenant, at, limit)]
+    async def sessions(self, *, tenant: str | None, at: float, limit: int, person: str = "") -> list[SessionKept]:
+        return [SessionKept(**dict(row)) for row in await self.asking.rows("sessions", tenant, at, limit, person)]
 
-    async def end_session(self, session_id: str, *, tenant: str | None, at: float, actor: Actor) -> str | None:
-        row = await self.asking.row("end_session", session_id, tenant, at, actor.tenant, *_written(actor))
+    async def end_session(
+        self, session_id: str, *, tenant: str | None, at: float, actor: Actor, person: str = ""
+    ) -> str | None:
+        row = await self.asking.row("end_session", session_id, tenant, at, actor.tenant, *_written(actor), person)
         return None if row is None else str(row["tenant"])
 
 
-def _sign_in(row: Row | None) -> SignIn | None:
+def sign_in_of(row: Row | None) -> SignIn | None:
     return None if row is None else SignIn(**{name: row[name] for name in SignIn.__struct_fields__})
 
 

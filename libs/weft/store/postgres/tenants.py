@@ -23,7 +23,7 @@ class PostgresTenants:
         row = await self.asking.row("access", token_hash, at)
         if row is None:
             return None
-        named = {name: row[name] for name in ("tenant", "admin", "label", "session", "job")}
+        named = {name: row[name] for name in ("tenant", "admin", "label", "session", "job", "person", "role")}
         return Access(chosen=chosen_of(row), **named)
 
     async def add_token(

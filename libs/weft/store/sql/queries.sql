@@ -148,17 +148,24 @@ SELECT EXISTS (SELECT FROM asked) AS asked, jobs, bytes,
        (SELECT bytes FROM all_jobs WHERE id = $2) AS spec_bytes FROM used;
 
 -- name: access
-SELECT tenant, admin, label, '' AS session, '' AS job,
+SELECT tenant, admin, label, '' AS session, '' AS job, CASE WHEN admin THEN 'admin' ELSE 'tenant-admin' END AS role, '' AS person,
        jobs_open_max, spec_bytes_max, priority_max, may_be_unpreemptible, idle_seconds_max
   FROM tokens JOIN tenants ON tenants.id = tokens.tenant
  WHERE hash = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > to_timestamp($2::float8))
  UNION ALL
 SELECT root.tenant, root.admin, root.label, sign_ins.id, sign_ins.job,
+       CASE WHEN root.admin THEN 'admin' ELSE 'tenant-admin' END, '',
        jobs_open_max, spec_bytes_max, priority_max, may_be_unpreemptible, idle_seconds_max
   FROM sign_ins JOIN tokens root ON root.hash = sign_ins.parent JOIN tenants ON tenants.id = root.tenant
  WHERE sign_ins.hash = $1 AND sign_ins.kind = 'session' AND sign_ins.ended_at IS NULL
    AND sign_ins.expires_at > to_timestamp($2::float8) AND root.revoked_at IS NULL
-   AND (root.expires_at IS NULL OR root.expires_at > to_timestamp($2::float8));
+   AND (root.expires_at IS NULL OR root.expires_at > to_timestamp($2::float8))
+ UNION ALL
+SELECT people.tenant, people.role = 'admin', people.name, sign_ins.id, sign_ins.job, people.role, people.id,
+       jobs_open_max, spec_bytes_max, priority_max, may_be_unpreemptible, idle_seconds_max
+  FROM sign_ins JOIN people ON people.id = sign_ins.person JOIN tenants ON tenants.id = people.tenant
+ WHERE sign_ins.hash = $1 AND sign_ins.kind = 'session' AND sign_ins.ended_at IS NULL
+   AND sign_ins.expires_at > to_timestamp($2::float8) AND people.disabled_at IS NULL;
 
 -- name: add_token
 WITH born AS (
@@ -194,18 +201,21 @@ RETURNING 1;
 
 -- name: add_sign_in
 WITH made_with AS (
-    SELECT parent AS root, expires_at FROM sign_ins
+    SELECT parent AS root, person, expires_at FROM sign_ins
      WHERE hash = $3 AND kind = 'session' AND job = '' AND ended_at IS NULL AND expires_at > to_timestamp($5::float8)
      UNION ALL
-    SELECT hash, expires_at FROM tokens WHERE hash = $3
+    SELECT hash, NULL, expires_at FROM tokens WHERE hash = $3
 ), held AS (
-    SELECT root.hash, root.tenant, root.admin, least(made_with.expires_at, root.expires_at) AS until
+    SELECT root.hash, NULL::text AS person, root.tenant, root.admin, least(made_with.expires_at, root.expires_at) AS until
       FROM made_with JOIN tokens root ON root.hash = made_with.root
      WHERE root.revoked_at IS NULL AND (root.expires_at IS NULL OR root.expires_at > to_timestamp($5::float8))
+     UNION ALL
+    SELECT NULL, people.id, people.tenant, people.role = 'admin', made_with.expires_at
+      FROM made_with JOIN people ON people.id = made_with.person WHERE people.disabled_at IS NULL
 ), made AS (
-    INSERT INTO sign_ins (hash, kind, tenant, parent, job, created_at, expires_at, session_ends_at)
-    SELECT $1::bytea, $2::text, tenant, hash, $4::text, to_timestamp($5::float8), least(to_timestamp($6::float8), until),
-           CASE WHEN $2::text = 'code' THEN least(to_timestamp($7::float8), until) END
+    INSERT INTO sign_ins (hash, kind, tenant, parent, person, job, created_at, expires_at, session_ends_at)
+    SELECT $1::bytea, $2::text, tenant, hash, person, $4::text, to_timestamp($5::float8),
+           least(to_timestamp($6::float8), until), CASE WHEN $2::text = 'code' THEN least(to_timestamp($7::float8), until) END
       FROM held
      WHERE (SELECT count(*) FROM (SELECT FROM sign_ins WHERE sign_ins.tenant = held.tenant AND ended_at IS NULL
                                      AND expires_at > to_timestamp($5::float8) LIMIT $8) AS open) < $8
@@ -218,7 +228,42 @@ SELECT made.id, made.tenant, held.admin, extract(epoch FROM made.expires_at)::fl
   FROM made, held;
 
 -- name: redeem_code
-SELECT id, tenant, admin, expires_at FROM redeem_code($1, $2, $3, to_timestamp($4::float8), $5, $6);
+SELECT id, tenant, admin, expires_at FROM redeem_code($1, $2, $3, to_timestamp($4::float8), $5, $6, $7);
+
+-- name: sign_person_in
+WITH born AS (
+    INSERT INTO tenants (id, created_at) VALUES ($5, to_timestamp($7::float8)) ON CONFLICT DO NOTHING
+), known AS (
+    INSERT INTO people AS before (id, issuer, subject, name, tenant, role, signed_in_at)
+    VALUES ($1, $2, $3, $4, $5, $6, to_timestamp($7::float8))
+    ON CONFLICT (id) DO UPDATE SET name = excluded.name, tenant = excluded.tenant, role = excluded.role,
+                                   signed_in_at = excluded.signed_in_at
+    RETURNING before.id, before.tenant, before.role, before.disabled_at
+), made AS (
+    INSERT INTO sign_ins (hash, kind, tenant, person, challenge, created_at, expires_at, session_ends_at)
+    SELECT $8::bytea, 'code', tenant, id, $9::text, to_timestamp($7::float8), to_timestamp($10::float8), to_timestamp($11::float8)
+      FROM known WHERE disabled_at IS NULL
+       AND (SELECT count(*) FROM sign_ins open WHERE open.person = $1 AND open.ended_at IS NULL
+                                                 AND open.expires_at > to_timestamp($7::float8)) < $12
+    RETURNING id, tenant, expires_at
+)
+SELECT made.id, made.tenant, known.role = 'admin' AS admin, extract(epoch FROM made.expires_at)::float8 AS expires_at,
+       write_audit($14, 'done', 'provider', made.tenant, $4, '', $13, known.role, to_timestamp($7::float8)) AS seq
+  FROM made, known;
+
+-- name: end_sessions_of
+WITH ended AS (
+    UPDATE sign_ins SET ended_at = to_timestamp($2::float8) WHERE person = $1 AND ended_at IS NULL RETURNING 1
+)
+SELECT count(*) AS count FROM ended;
+
+-- name: people
+SELECT id, name, tenant, role, extract(epoch FROM signed_in_at)::float8 AS signed_in_at,
+       extract(epoch FROM disabled_at)::float8 AS disabled_at
+  FROM people WHERE $1::text IS NULL OR tenant = $1 ORDER BY name, id LIMIT $2;
+
+-- name: disable_person
+UPDATE people SET disabled_at = to_timestamp($2::float8) WHERE id = $1 RETURNING tenant;
 
 -- name: write_audit
 SELECT write_audit($1, $2, $3, $4, $5, $6, $7, $8, to_timestamp($9::float8));
@@ -232,19 +277,21 @@ SELECT seq, extract(epoch FROM at)::float8 AS at, request, outcome, act, tenant,
  WHERE ($1::text IS NULL OR tenant = $1) AND seq > $2::bigint ORDER BY seq LIMIT $3;
 
 -- name: sessions
-SELECT sign_ins.id, sign_ins.tenant, root.label, root.admin, sign_ins.job,
+SELECT sign_ins.id, sign_ins.tenant, COALESCE(root.label, people.name) AS label,
+       COALESCE(root.admin, people.role = 'admin') AS admin, sign_ins.job, COALESCE(sign_ins.person, '') AS person,
        extract(epoch FROM sign_ins.created_at)::float8 AS created_at,
        extract(epoch FROM sign_ins.expires_at)::float8 AS expires_at,
        extract(epoch FROM sign_ins.used_at)::float8 AS used_at
-  FROM sign_ins JOIN tokens root ON root.hash = sign_ins.parent
- WHERE ($1::text IS NULL OR sign_ins.tenant = $1) AND sign_ins.kind = 'session' AND sign_ins.ended_at IS NULL
-   AND sign_ins.expires_at > to_timestamp($2::float8) AND root.revoked_at IS NULL
-   AND (root.expires_at IS NULL OR root.expires_at > to_timestamp($2::float8))
+  FROM sign_ins LEFT JOIN tokens root ON root.hash = sign_ins.parent LEFT JOIN people ON people.id = sign_ins.person
+ WHERE ($1::text IS NULL OR sign_ins.tenant = $1) AND ($4 = '' OR sign_ins.person = $4) AND sign_ins.kind = 'session'
+   AND sign_ins.ended_at IS NULL AND sign_ins.expires_at > to_timestamp($2::float8) AND root.revoked_at IS NULL
+   AND (root.expires_at IS NULL OR root.expires_at > to_timestamp($2::float8)) AND people.disabled_at IS NULL
  ORDER BY sign_ins.created_at DESC, sign_ins.id LIMIT $3;
 
 -- name: end_session
 UPDATE sign_ins SET ended_at = to_timestamp($3::float8)
  WHERE id = $1 AND kind = 'session' AND ended_at IS NULL AND ($2::text IS NULL OR tenant = $2)
+   AND ($9 = '' OR person = $9)
 RETURNING tenant, write_audit($8, 'done', 'sign-out', $4, $5, $6, $7, id || ' of ' || tenant, to_timestamp($3::float8)) AS seq;
 
 -- name: tenants

@@ -319,6 +319,32 @@ _SESSION = Noun(
     },
 )
 
+_PERSON = option("person", metavar="ID")
+_USER = Noun(
+    help="list people, keep them out and let them in",
+    description="`weft user`: the people who signed in with the identity provider. For administrators.",
+    verbs={
+        "list": Verb(
+            help="the people, their tenants and roles as of their last sign-in",
+            options=(option("tenant", nargs="?", default="", metavar="TENANT", help="tenant to list (default: all)"),),
+            request=lambda args: lambda client: client.people(tenant=args.tenant),
+            show=_rows(lambda answer: answer.people, drawing.people_table, "nobody has signed in yet"),
+        ),
+        "disable": Verb(
+            help="keep a person out, and end their sessions",
+            options=(_PERSON,),
+            request=lambda args: lambda client: client.keep_out(args.person),
+            show=lambda args, answer: page.answered(args, answer, f"{args.person} is kept out"),
+        ),
+        "enable": Verb(
+            help="let a person sign in again",
+            options=(_PERSON,),
+            request=lambda args: lambda client: client.keep_out(args.person, disabled=False),
+            show=lambda args, answer: page.answered(args, answer, f"{args.person} may sign in again"),
+        ),
+    },
+)
+
 _POOL = option("--pool", default="default")
 _QUOTA = Noun(
     help="show and set guarantees and limits of tenants",
@@ -446,6 +472,7 @@ NOUNS = {
     "tenant": _TENANT,
     "token": _TOKEN,
     "session": _SESSION,
+    "user": _USER,
     "quota": _QUOTA,
     "webhook": _WEBHOOK,
     "secret": _SECRET,

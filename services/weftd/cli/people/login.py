@@ -12,6 +12,7 @@ from weft.client.place import QUICK_SECONDS, Place, is_address
 from weft.messages.http.sign_ins import IdentityView
 from weftd.cli import connection, page
 from weftd.cli.cli_error import CliError
+from weftd.cli.people.provider import by_device, through_browser
 
 TOKEN_CHARACTERS_MAX = 512
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -21,12 +22,14 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "login",
         help="sign in to a cluster, and use it from now on",
-        description="sign in to the cluster at URL, keep it as a context, and use it from now on. The token is typed"
-        " without an echo, or read from standard input with `--token -`: never from the command line, which other users"
-        " of this machine see.",
+        description="sign in to the cluster at URL, keep it as a context, and use it from now on. A cluster with an"
+        " identity provider sends you there in a browser. Any other cluster takes a token, which is typed without an"
+        " echo, or read from standard input with `--token -`: never from the command line, which other users of this"
+        " machine see.",
     )
     parser.add_argument("gateway", metavar="URL", help="address of the gateway, such as https://weft.example.org")
-    parser.add_argument("--token", metavar="-", help="`-`: read the token from standard input")
+    parser.add_argument("--token", metavar="-", help="`-`: read a token from standard input")
+    parser.add_argument("--device", action="store_true", help="confirm a code in the browser of another machine")
     parser.add_argument(
         "--name", dest="context_name", metavar="NAME", help="name of the context (default: the host of URL)"
     )
@@ -66,7 +69,7 @@ async def login(args: argparse.Namespace) -> int:
         ca_file = _absolute(args.ca_file) if args.ca_file else os.environ.get("WEFT_CA_FILE", "")
         name = args.context_name or _name_of(url)
         contexts.with_context(name, Context(url=url))  # before a token is asked for
-        token = _token(url, piped=args.token == "-")
+        token = await _signed_in(args, url, ca_file)
         identity = await _identity(url, token, ca_file)
         written = write_contexts(
             os.environ, contexts.with_context(name, Context(url=url, token=token, ca_file=ca_file))
@@ -105,7 +108,26 @@ async def whoami(args: argparse.Namespace) -> int:
 
 def in_words(identity: IdentityView) -> str:
     role = "an administrator" if identity.admin else f"tenant {identity.tenant}"
+    if identity.person:
+        return f"{identity.label}, {identity.role} of tenant {identity.tenant}"
     return f"{role}, token {identity.label}" if identity.label else role
+
+
+async def _signed_in(args: argparse.Namespace, url: str, ca_file: str) -> str:
+    """The token to keep: of a session with the identity provider, if the cluster has one, else one that is given."""
+    if args.token == "-":
+        return _token(url, piped=True)
+    async with _client(url, "", ca_file) as client:
+        if (await client.provider()).issuer:
+            made = await (by_device(client) if args.device else through_browser(client, url))
+            return made.token
+    if args.device:
+        raise CliError("this cluster has no identity provider: sign in with a token", field="--device", status=2)
+    return _token(url, piped=False)
+
+
+def _client(url: str, token: str, ca_file: str) -> Client:
+    return Client(url, token, retry_seconds=QUICK_SECONDS, first_seconds=QUICK_SECONDS, ca_file=ca_file)
 
 
 def _absolute(path: str) -> str:
@@ -138,9 +160,7 @@ def _token(url: str, *, piped: bool) -> str:
 async def _identity(url: str, token: str, ca_file: str) -> IdentityView:
     """The caller that the gateway takes the token for. Raises `CliError`."""
     try:
-        async with Client(
-            url, token, retry_seconds=QUICK_SECONDS, first_seconds=QUICK_SECONDS, ca_file=ca_file
-        ) as client:
+        async with _client(url, token, ca_file) as client:
             return await client.whoami()
     except ClientError as error:
         place = Place(url=url, token=token, token_from="standard input or the terminal")

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from weft.domain.quantity import size_text
 from weft.domain.text import plural
+from weft.messages.http.people import PersonView
 from weft.messages.http.quotas import QuotaView
 from weft.messages.http.sign_ins import SessionView
 from weft.messages.http.tenants import TenantView, TokenView
@@ -51,6 +52,20 @@ def token_table(tokens: Sequence[TokenView], context: RenderContext) -> Table:
             ago(context.now - token.created_at),
             "never" if token.used_at is None else ago(context.now - token.used_at),
             _expiry(token, context),
+        )
+    return made
+
+
+def people_table(people: Sequence[PersonView], context: RenderContext) -> Table:
+    made = table("PERSON", "NAME", "TENANT", "ROLE", "SIGNED IN", "STATE", context=context, flexible="NAME")
+    for one in people:
+        made.add_row(
+            plain(one.id, "bold"),
+            plain(one.name),
+            plain(one.tenant),
+            plain(one.role),
+            ago(context.now - one.signed_in_at),
+            Text("kept out", "red") if one.disabled_at else Text("may sign in", "green"),
         )
     return made
 

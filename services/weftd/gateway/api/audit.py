@@ -6,6 +6,7 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from weft.domain.spec import TOKEN_PATTERN
+from weft.domain.tenants import Role
 from weft.messages.http.audit import AuditLogView, AuditView
 from weft.store.audit import AuditEntry
 from weftd.gateway.errors import RejectedError
@@ -37,6 +38,10 @@ async def audit(call: Call[AuditQuery]) -> web.StreamResponse:
         raise RejectedError(400, "before", "give after or before, not both")
     if query.tenant not in (None, who.tenant) and not who.admin:
         raise RejectedError(403, "tenant", "only an administrator sees what other tenants did")
+    if who.role in (Role.VIEWER, Role.USER):
+        raise RejectedError(
+            403, "Authorization", f"your role, {who.role}, does not see the audit log: tenant-admin does"
+        )
     tenant = query.tenant if who.admin else who.tenant
     async with call.gateway.reading.one(who.tenant):
         entries = await call.gateway.store.audit(

@@ -75,13 +75,13 @@ async def _past(gateway: Gateway, who: Access, moment: Moment) -> Past:
     return past
 
 
-@operation("POST /v1/nodes/{node}/drain", "cluster", "Give a node no new work", who=Audience.ADMIN, answers=ACCEPTED)
+@operation("POST /v1/nodes/{node}/drain", "cluster", "Give a node no new work", who=Audience.OPERATOR, answers=ACCEPTED)
 async def drain(call: Call[NoQuery]) -> web.StreamResponse:
     return await _ask(call, AskKind.DRAIN)
 
 
 @operation(
-    "POST /v1/nodes/{node}/resume", "cluster", "Let a node take work again", who=Audience.ADMIN, answers=ACCEPTED
+    "POST /v1/nodes/{node}/resume", "cluster", "Let a node take work again", who=Audience.OPERATOR, answers=ACCEPTED
 )
 async def resume(call: Call[NoQuery]) -> web.StreamResponse:
     return await _ask(call, AskKind.RESUME)
@@ -96,7 +96,7 @@ class ReturnQuery(Struct, frozen=True, forbid_unknown_fields=True):
     "cluster",
     "Have a sick GPU, or a sick node, used again",
     description="It is on probation, whatever it had. A sign that is still there takes it out of use again.",
-    who=Audience.ADMIN,
+    who=Audience.OPERATOR,
     answers=ACCEPTED,
 )
 async def give_back(call: Call[ReturnQuery]) -> web.StreamResponse:

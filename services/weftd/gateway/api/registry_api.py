@@ -18,7 +18,7 @@ from weft.store import StoreUnavailableError
 from weft.store.tenants import Access
 from weftd.gateway.errors import RejectedError, unavailable
 from weftd.gateway.gateway import Gateway
-from weftd.gateway.limits.access import source_of
+from weftd.gateway.limits.access import must_change, source_of
 from weftd.gateway.limits.connections import HttpConnection
 from weftd.gateway.limits.streams import write
 from weftd.gateway.registry.manifests import MANIFEST_BYTES_MAX, Manifest, manifest_of
@@ -79,6 +79,8 @@ async def _admitted(gateway: Gateway, request: web.Request) -> web.StreamRespons
     if isinstance(request.protocol, HttpConnection):
         request.protocol.let_in()
     gateway.count(who, changes=request.method not in ("GET", "HEAD"))
+    if request.method not in ("GET", "HEAD"):
+        must_change(who)
     if registry is None:
         raise RejectedError(404, "", NO_REGISTRY)
     path, _, query = request.raw_path.partition("?")

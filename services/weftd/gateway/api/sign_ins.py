@@ -6,6 +6,7 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from weft.domain.spec import TOKEN_PATTERN
+from weft.domain.tenants import Role
 from weft.messages.http.sign_ins import (
     CodeMade,
     CodeWanted,
@@ -17,15 +18,24 @@ from weft.messages.http.sign_ins import (
     SignInWanted,
 )
 from weft.store.sign_ins import SessionKept, SignIn
+from weft.store.tenants import Access
+from weftd.gateway.api.oidc import code_of_device
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.http.route import JSON, Audience, Call, Header, NoQuery, RouteAnswer, answer, json_of, operation
-from weftd.gateway.limits.access import TOKEN_CHARACTERS, TOKEN_PREFIX, bearer, source_of, token_hash
+from weftd.gateway.limits.access import (
+    CODE_PREFIX,
+    PER_TENANT_MAX,
+    TOKEN_CHARACTERS,
+    TOKEN_PREFIX,
+    bearer,
+    source_of,
+    token_hash,
+)
 from weftd.gateway.limits.cookies import credentials, keep, proof_of
+from weftd.gateway.thinking.oidc import challenge_of
 
-CODE_PREFIX = "code_"
-BODY_BYTES_MAX = 4096
+BODY_BYTES_MAX = 8192
 LISTED_MAX = 1000
-PER_TENANT_MAX = 1000  # codes and sessions in force
 NO_STORE = {"Cache-Control": "no-store"}
 
 
@@ -73,44 +83,63 @@ async def make_code(call: Call[NoQuery]) -> web.StreamResponse:
     body=SignInWanted,
     body_bytes_max=BODY_BYTES_MAX,
     headers=(Header(name="Set-Cookie", description="The session's token.", of_answer=True),),
-    answers={201: RouteAnswer(description="The session.", type=SessionMade)},
+    answers={
+        201: RouteAnswer(description="The session.", type=SessionMade),
+        202: RouteAnswer(description="The person has not confirmed the device yet.", type=SessionMade),
+    },
 )
 async def begin(call: Call[NoQuery]) -> web.StreamResponse:
     gateway, request = call.gateway, call.request
     if request.content_type != JSON:  # a page of another origin can send other types without being asked
         raise RejectedError(415, "Content-Type", f"expected {JSON}")
-    code = (await json_of(request, SignInWanted)).code
+    wanted = await json_of(request, SignInWanted)
     token, now, source = TOKEN_PREFIX + gateway.characters(TOKEN_CHARACTERS), gateway.now(), source_of(request.remote)
+    code, challenge = wanted.code, "" if wanted.verifier is None else challenge_of(wanted.verifier)
+    if wanted.device_code is not None:
+        code, challenge = await code_of_device(gateway, request, wanted.device_code), ""
+        if code is None:
+            return answer(SessionMade(pending=True), status=202, headers=NO_STORE)
     if code is not None:
         try:
             actor = gateway.auditing.actor(request, call.who)
-            made = await gateway.access.redeem(code, token, source=source, actor=actor)
+            made = await gateway.access.redeem(code, token, source=source, actor=actor, challenge=challenge)
         except RejectedError as error:
             await gateway.auditing.refused(request, call.who, error, act="sign-in")
             raise
     else:
-        header = request.headers.get("Authorization")
-        who = await gateway.access.of(header, source=source)
-        gateway.count(who, changes=True)
-        gateway.auditing.count(who)
-        ends = now + gateway.settings.session_hours * 3600.0
-        by = token_hash(bearer(header))
-        made = _made(
-            await gateway.store.add_session(
-                token_hash(token),
-                by=by,
-                at=now,
-                expires_at=ends,
-                most=PER_TENANT_MAX,
-                actor=gateway.auditing.actor(request, who),
-            )
-        )
+        made = await _of_token(call, token)
+    to_program = wanted.verifier is not None or wanted.device_code is not None
     shown = SessionMade(
-        id=made.id, tenant=made.tenant, admin=made.admin, proof=proof_of(token), expires_at=made.expires_at
+        id=made.id,
+        tenant=made.tenant,
+        admin=made.admin,
+        proof="" if to_program else proof_of(token),
+        expires_at=made.expires_at,
+        token=token if to_program else "",
     )
     response = answer(shown, status=201, headers=NO_STORE)
-    keep(response, request, token, seconds=made.expires_at - now)
+    if not to_program:
+        keep(response, request, token, seconds=made.expires_at - now)
     return response
+
+
+async def _of_token(call: Call[NoQuery], token: str) -> SignIn:
+    """A session of the token in `Authorization`."""
+    gateway, request = call.gateway, call.request
+    header = request.headers.get("Authorization")
+    who = await gateway.access.of(header, source=source_of(request.remote))
+    gateway.count(who, changes=True)
+    gateway.auditing.count(who)
+    now = gateway.now()
+    made = await gateway.store.add_session(
+        token_hash(token),
+        by=token_hash(bearer(header)),
+        at=now,
+        expires_at=now + gateway.settings.session_hours * 3600.0,
+        most=PER_TENANT_MAX,
+        actor=gateway.auditing.actor(request, who),
+    )
+    return _made(made)
 
 
 @operation(
@@ -125,7 +154,7 @@ async def sessions(call: Call[SessionsQuery]) -> web.StreamResponse:
     if wanted not in (None, who.tenant) and not who.admin:
         raise RejectedError(403, "tenant", "only an administrator sees other tenants' sessions")
     tenant = wanted if who.admin else who.tenant
-    kept = await call.gateway.store.sessions(tenant=tenant, at=call.gateway.now(), limit=LISTED_MAX)
+    kept = await call.gateway.store.sessions(tenant=tenant, at=call.gateway.now(), limit=LISTED_MAX, person=_only(who))
     return answer(SessionsView(sessions=tuple(_view(one, who.session) for one in kept)))
 
 
@@ -142,7 +171,9 @@ async def end(call: Call[NoQuery]) -> web.StreamResponse:
     tenant = None if call.who.admin else call.who.tenant
     gateway.auditing.count(call.who)
     actor = gateway.auditing.actor(call.request, call.who)
-    ended = await gateway.store.end_session(session, tenant=tenant, at=gateway.now(), actor=actor)
+    ended = await gateway.store.end_session(
+        session, tenant=tenant, at=gateway.now(), actor=actor, person=_only(call.who)
+    )
     gateway.access.forget()
     if ended is None:
         raise RejectedError(404, "session", "there is no such session in force")
@@ -160,7 +191,16 @@ async def end(call: Call[NoQuery]) -> web.StreamResponse:
 )
 async def whoami(call: Call[NoQuery]) -> web.StreamResponse:
     who = call.who
-    return answer(IdentityView(tenant=who.tenant, admin=who.admin, label=who.label, session=who.session))
+    return answer(
+        IdentityView(
+            tenant=who.tenant, admin=who.admin, label=who.label, session=who.session, person=who.person, role=who.role
+        )
+    )
+
+
+def _only(who: Access) -> str:
+    """The person whose sessions the caller sees and ends; empty: it is everybody of the tenant."""
+    return who.person if who.role in (Role.VIEWER, Role.USER) else ""
 
 
 def _made(made: SignIn | None) -> SignIn:

@@ -5,7 +5,7 @@ import { session } from "./session.js";
 const ANSWER_MS = 30_000; // a request without an answer for so long has failed
 const SILENCE_MS = 40_000; // a stream sends a comment every few seconds: so long without any, it is cut
 const RETRY_MS = [500, 1000, 2000, 4000, 8000];
-const SIGNED_OUT = "This session is not in force any more: it was ended, its token was revoked, or it has expired. Sign in again.";
+const SIGNED_OUT = "This session is not in force any more: it was ended, was revoked or has expired. Sign in again.";
 const CODE_PREFIX = "code_";
 
 export class ApiError extends Error {
@@ -56,6 +56,16 @@ export async function request(path, { method = "GET", headers = {}, body, signal
   const refusal = await refusalOf(response);
   if (refusal.status === 401 && proof === session.proof) session.end(SIGNED_OUT);
   throw refusal;
+}
+
+// Whether people sign in with an identity provider here.
+export async function provider() {
+  try {
+    const response = await fetch("/v1/oidc", { cache: "no-store", credentials: "omit", signal: AbortSignal.timeout(ANSWER_MS) });
+    return response.ok && (await response.json()).issuer !== "";
+  } catch {
+    return false;
+  }
 }
 
 // Begins a session with a token or a one-time code: an empty text, or a sentence why not.

@@ -1,6 +1,6 @@
 // The frame around the pages: who is signed in, which page is shown, the state of the stream, time and theme.
 
-import { api, request, signIn, signOut, stream } from "./api.js";
+import { api, provider, request, signIn, signOut, stream } from "./api.js";
 import { clear, clock, h } from "./dom.js";
 import { live } from "./live.js";
 import { session, signInForm } from "./session.js";
@@ -39,7 +39,7 @@ function enter() {
   if (!session.proof) {
     live.end();
     time.set(null);
-    clear(root).append(h("main", { id: "page" }, signInForm(signIn)));
+    clear(root).append(h("main", { id: "page" }, signInForm(signIn, provider)));
     document.title = "Sign in · Weft";
     return;
   }

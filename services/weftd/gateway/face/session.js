@@ -36,11 +36,34 @@ export const session = {
 // A link may offer a one-time code (`#code=…`, as `weft open` prints it). It leaves the address at once, and no more than
 // fills the form in: a link must not sign a person in, least of all as another.
 let offered = "";
+// The code comes from a sign-in at the identity provider that a person began on this page: then no click is wanted.
+let begun = false;
+const BEGUN = "weft.sign-in";
+
+function takeBegun() {
+  try {
+    const was = sessionStorage.getItem(BEGUN) !== null;
+    sessionStorage.removeItem(BEGUN);
+    return was;
+  } catch {
+    return false;
+  }
+}
+
+function begin() {
+  try {
+    sessionStorage.setItem(BEGUN, "1");
+  } catch {
+    // As above: then a click is wanted.
+  }
+  location.assign("/v1/oidc/login");
+}
 
 function takeOffer() {
   const found = /^#code=([\x21-\x7e]+)$/.exec(location.hash);
   if (!found) return;
   offered = session.proof ? "" : found[1];
+  begun = offered !== "" && takeBegun();
   history.replaceState(null, "", location.pathname);
 }
 
@@ -73,7 +96,8 @@ function remember(text) {
 }
 
 // The sign-in page. `signIn(text)` begins a session with a token or a code, or returns a sentence why it did not.
-export function signInForm(signIn) {
+// `provider()`: whether there is an identity provider.
+export function signInForm(signIn, provider) {
   const token = h("input", {
     id: "token", type: "password", autocomplete: "off", spellcheck: "false", required: true, placeholder: "weft_…",
     value: offered,
@@ -81,6 +105,8 @@ export function signInForm(signIn) {
   offered = "";
   const button = h("button", { type: "submit", class: "primary" }, "Sign in");
   const said = h("p", { class: "said", role: "alert" }, session.note);
+  const single = h("button", { type: "button", class: "primary", hidden: true, onclick: begin }, "Sign in with single sign-on");
+  provider().then((there) => { single.hidden = !there; });
   async function submit(event) {
     event.preventDefault();
     const given = token.value.trim();
@@ -97,12 +123,12 @@ export function signInForm(signIn) {
   const form = h("form", { class: "panel sign-in", onsubmit: submit },
     h("h1", {}, "Weft"),
     h("p", {}, "The cluster's GPUs: what runs on them, what waits, and why."),
-    said,
+    said, single,
     h("label", { htmlFor: "token" }, "Token"), token,
     h("p", { class: "muted" }, "A token, or the code of a link that ", h("code", {}, "weft open"), " prints. ",
       "An administrator makes tokens with ", h("code", {}, "weft token create"), "."),
     button,
     h("p", { class: "muted" }, h("a", { href: "/v1/openapi.json" }, "The description of the API"), " needs no token."));
-  queueMicrotask(() => token.focus());
+  queueMicrotask(() => (begun ? form.requestSubmit(button) : token.focus()));
   return form;
 }

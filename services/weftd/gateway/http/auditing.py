@@ -11,12 +11,12 @@ from weftd.gateway.http.route import Audience, Call, Q, Route, body_of
 from weftd.gateway.limits.auditing import ACT_CHARACTERS
 
 OF_TENANTS = frozenset({"secrets", "webhooks"})
-SHOWN = frozenset({"TokenWanted", "TenantWanted", "QuotaWanted"})
+SHOWN = frozenset({"TokenWanted", "TenantWanted", "QuotaWanted", "PersonWanted"})
 """The bodies that are written: all others may have a secret."""
 
 
 def is_audited(route: Route[Any]) -> bool:
-    return route.method != "GET" and (route.who is Audience.ADMIN or route.group in OF_TENANTS)
+    return route.method != "GET" and (route.who in (Audience.ADMIN, Audience.OPERATOR) or route.group in OF_TENANTS)
 
 
 async def audited(call: Call[Q], route: Route[Q]) -> web.StreamResponse:

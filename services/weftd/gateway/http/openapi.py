@@ -25,6 +25,7 @@ PATH_WORDS = {
     "label": "The label that its tokens were made with.",
     "webhook": "A webhook's id.",
     "session": "A session's id.",
+    "person": "A person's id.",
 }
 ERRORS = {
     400: "Something in what was sent is wrong: `field` is where, `reason` is why. Nothing was stored.",
@@ -41,6 +42,10 @@ ERRORS = {
     426: "It is a WebSocket, and was not asked for as one.",
     429: "Faster, or more, than you may: again after `Retry-After` seconds. Nothing was done.",
     503: "Not now: ask again after `Retry-After` seconds.",
+}
+NEEDS = {
+    Audience.ADMIN: "an administrator's token",
+    Audience.OPERATOR: "an administrator's token, or the role operator",
 }
 _ALLOWED_IN_PART = (
     "/v1/jobs",
@@ -139,8 +144,8 @@ def _operation(route: Route[Any], schema_of: Json, components: Json) -> Json:
         }
     if route.who is Audience.ANYONE:
         operation["security"] = []
-    if route.who is Audience.ADMIN:
-        operation["description"] = f"{route.description} Needs an administrator's token.".strip()
+    if route.who in (Audience.ADMIN, Audience.OPERATOR):
+        operation["description"] = f"{route.description} Needs {NEEDS[route.who]}.".strip()
     operation["x-curl"] = curl(route)
     return operation
 
@@ -232,7 +237,7 @@ def _errors(route: Route[Any]) -> Iterable[int]:
     if route.group == "about":
         return
     yield from (400, 401)
-    if route.who is Audience.ADMIN or route.path in _ALLOWED_IN_PART:
+    if route.who in NEEDS or route.method != "GET" or route.path in _ALLOWED_IN_PART:
         yield 403
     submits = route.path == "/v1/jobs" and route.method == "POST"
     of_one_thing = "{" in route.path or route.method == "DELETE" or route.path == "/v1/samples"

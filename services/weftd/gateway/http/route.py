@@ -12,6 +12,7 @@ from msgspec import Struct
 from weft.domain.decoding.doubled_names import doubled_name
 from weft.domain.decoding.mistakes import mistakes_of
 from weft.domain.decoding.spec_decoder import SPEC_BYTES_MAX
+from weft.domain.tenants import Role
 from weft.messages.http import Accepted
 from weft.store.tenants import Access
 from weftd.gateway.errors import PATTERN_WORDS, RejectedError, from_decoder
@@ -28,6 +29,7 @@ LARGE_BYTES = 64 << 10  # such a body is decoded in a thread: one of 1 MiB may t
 JSON = "application/json"
 _LISTS = frozenset({"state"})
 NOBODY = Access(tenant="")
+FOR_VIEWERS = ("/v1/sessions/{session}", "/v1/what-if")
 
 
 class Audience(Enum):
@@ -35,6 +37,7 @@ class Audience(Enum):
 
     ANYONE = "anyone"
     TENANT = "tenant"
+    OPERATOR = "operator"
     ADMIN = "admin"
 
 
@@ -128,6 +131,20 @@ def operation(
         )
 
     return route
+
+
+def refused(route: Route[Any], who: Access) -> RejectedError | None:
+    """Why the caller may not use the operation; None: it may, for what is its tenant's."""
+    if route.who is Audience.ADMIN and not who.admin:
+        return RejectedError(403, "Authorization", "needs an administrator's token")
+    if route.who is Audience.OPERATOR and not who.admin and who.role != Role.OPERATOR:
+        return RejectedError(403, "Authorization", "needs an administrator's token, or the role operator")
+    changes = route.method != "GET" or route.path.endswith("/attach")
+    if who.role == Role.VIEWER and changes and route.path not in FOR_VIEWERS:
+        return RejectedError(403, "Authorization", "your role, viewer, may only read")
+    if who.role in (Role.VIEWER, Role.USER) and route.group == "webhooks" and changes:
+        return RejectedError(403, "Authorization", f"your role, {who.role}, may not change webhooks: tenant-admin may")
+    return None
 
 
 ACCEPTED = {202: RouteAnswer(description="Stored; the scheduler does it.", type=Accepted)}

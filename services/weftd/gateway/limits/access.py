@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from weft.domain.tenants import Role
 from weft.store import GatewayStore, StoreUnavailableError
 from weft.store.audit import Actor
 from weft.store.sign_ins import SignIn
@@ -24,10 +25,18 @@ REMEMBERED_MAX = 10_000
 TOLD_USED_SECONDS = 60.0
 TOKEN_PREFIX = "weft_"
 TOKEN_CHARACTERS = 40
+CODE_PREFIX = "code_"
+PER_TENANT_MAX = 1000  # codes and sessions in force
 TOKEN_CHARACTERS_MAX = 512
 LOOKED_UP_AT_ONCE = 4  # tokens that were not known before
 LOOKED_UP_SECONDS_MAX = 5.0
 NETWORK_BITS = 64  # of an IPv6 address: a host that has one has all of its network
+
+
+def must_change(who: Access) -> None:
+    """Raises RejectedError 403 for a person who may only read."""
+    if who.role == Role.VIEWER:
+        raise RejectedError(403, "Authorization", "your role, viewer, may only read")
 
 
 def token_hash(token: str) -> bytes:
@@ -110,14 +119,14 @@ class AccessCache:
         await self._tell_used(known, token)
         return access
 
-    async def redeem(self, code: str, session: str, *, source: str, actor: Actor) -> SignIn:
+    async def redeem(self, code: str, session: str, *, source: str, actor: Actor, challenge: str = "") -> SignIn:
         """Exchange a one-time code for the session of this token. Raises RejectedError 401, or 429 if `source` guesses
         too fast."""
         if wait := self._refusals.wait(source, self._clock()):
             raise too_fast("code", f"too many unknown codes come from {source}", wait)
         hashes = token_hash(code), token_hash(session)
         made = await self._store.redeem_code(
-            *hashes, job="", at=self._now(), source=actor.source, request=actor.request
+            *hashes, job="", at=self._now(), source=actor.source, request=actor.request, challenge=challenge
         )
         if made is None:
             self._refusals.owe(source, self._clock())

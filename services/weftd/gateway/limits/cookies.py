@@ -5,12 +5,17 @@ import hmac
 
 from aiohttp import web
 
+from weftd.gateway.thinking.oidc import Flow, cookie_of, flow_of
+
 COOKIE = "weft_token-~"
 """Named as the router's own cookies are, so that the router takes it away too: a browser sends cookies to every port
 of a host. `~` is in no job's id, so that the router takes it for no cookie of a service."""
 HOST_COOKIE = f"__Host-{COOKIE}"
 """Browsers take a cookie of this name from its own host alone, and over TLS."""
 PROOF_HEADER = "X-Weft-Session"
+FLOW_COOKIE = "weft_token-~o"  # the sign-in at the identity provider that is under way
+FLOW_PATH = "/v1/oidc"
+FLOW_SECONDS = 600
 PATH = "/v1"
 TRIED_MAX = 16  # cookies of one request: a page on another port of the host may have set some
 
@@ -22,7 +27,7 @@ def credentials(request: web.Request) -> str | None:
     if header is not None:
         return header
     proof = request.headers.get(PROOF_HEADER, "")
-    tokens = _tokens(request) if proof else []
+    tokens = _values(request, COOKIE) if proof else []
     fitting = [token for token in tokens if hmac.compare_digest(proof_of(token).encode(), proof.encode())]
     return f"Bearer {fitting[0]}" if fitting else None
 
@@ -33,21 +38,50 @@ def proof_of(token: str) -> str:
 
 def keep(response: web.StreamResponse, request: web.Request, token: str, *, seconds: float) -> None:
     """Have the browser keep the token of a session; an empty one is taken away."""
+    _set(response, request, COOKIE, token, seconds=seconds, path=PATH, same_site="Strict")
+
+
+def keep_flow(response: web.StreamResponse, request: web.Request, flow: Flow) -> None:
+    """Have the browser keep what its sign-in at the identity provider is bound to."""
+    _set(response, request, FLOW_COOKIE, cookie_of(flow), seconds=FLOW_SECONDS, path=FLOW_PATH, same_site="Lax")
+
+
+def forget_flow(response: web.StreamResponse, request: web.Request) -> None:
+    _set(response, request, FLOW_COOKIE, "", seconds=0, path=FLOW_PATH, same_site="Lax")
+
+
+def flow_in(request: web.Request) -> Flow | None:
+    """The sign-in under way in this browser; None if there is none, or more than one: another page planted one."""
+    found = _values(request, FLOW_COOKIE)
+    return flow_of(found[0]) if len(found) == 1 else None
+
+
+def _set(
+    response: web.StreamResponse,
+    request: web.Request,
+    name: str,
+    value: str,
+    *,
+    seconds: float,
+    path: str,
+    same_site: str,
+) -> None:
     secure = request.secure or request.headers.get("X-Forwarded-Proto", "").lower() == "https"
     response.set_cookie(
-        HOST_COOKIE if secure else COOKIE,
-        token,
+        f"__Host-{name}" if secure else name,
+        value,
         max_age=int(seconds),
-        path="/" if secure else PATH,
+        path="/" if secure else path,
         secure=secure,
         httponly=True,
-        samesite="Strict",
+        samesite=same_site,
     )
 
 
-def _tokens(request: web.Request) -> list[str]:
-    """The tokens in the session's cookies, those that only this host could have set first."""
-    parts = [
-        part.strip().partition("=") for header in request.headers.getall("Cookie", ()) for part in header.split(";")
+def _values(request: web.Request, name: str) -> list[str]:
+    """The values of a cookie, those that only this host could have set first."""
+    cookies = ";".join(request.headers.getall("Cookie", ()))
+    parts = [part.strip().partition("=") for part in cookies.split(";")]
+    return [value for wanted in (f"__Host-{name}", name) for key, _, value in parts if key == wanted and value][
+        :TRIED_MAX
     ]
-    return [value for name in (HOST_COOKIE, COOKIE) for key, _, value in parts if key == name and value][:TRIED_MAX]

@@ -24,7 +24,7 @@ GRANT SELECT (hash, kind, id, tenant, parent, job, expires_at, ended_at) ON sign
 GRANT SELECT (label) ON tokens TO weft_router;
 
 CREATE FUNCTION redeem_code(code_hash bytea, session_hash bytea, of_job text, redeemed_at timestamptz, source text,
-                            request text)
+                            request text, of_challenge text)
     RETURNS TABLE (id text, tenant text, admin boolean, expires_at double precision)
     LANGUAGE sql AS 'SELECT NULL::text, NULL::text, NULL::boolean, NULL::double precision LIMIT 0';
 REVOKE ALL ON FUNCTION redeem_code FROM PUBLIC;

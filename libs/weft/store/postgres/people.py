@@ -1,0 +1,39 @@
+"""People on a real Postgres."""
+
+from weft.store.asking import Asking
+from weft.store.audit import Actor
+from weft.store.people import Person, PersonKept
+from weft.store.postgres.sign_ins import sign_in_of
+from weft.store.sign_ins import SignIn
+
+
+class PostgresPeople:
+    """Implements `PeopleStore` on Postgres."""
+
+    asking: Asking
+
+    async def sign_person_in(
+        self,
+        person: Person,
+        code_hash: bytes,
+        *,
+        challenge: str,
+        at: float,
+        expires_at: float,
+        session_ends_at: float,
+        most: int,
+        actor: Actor,
+    ) -> SignIn | None:
+        known = (person.id, person.issuer, person.subject, person.name, person.tenant, person.role.value, at)
+        code = (code_hash, challenge, expires_at, session_ends_at, most)
+        return sign_in_of(await self.asking.row("sign_person_in", *known, *code, actor.source, actor.request))
+
+    async def end_sessions_of(self, person: str, *, at: float) -> int:
+        return await self.asking.count("end_sessions_of", person, at)
+
+    async def people(self, *, tenant: str | None, limit: int) -> list[PersonKept]:
+        return [PersonKept(**dict(row)) for row in await self.asking.rows("people", tenant, limit)]
+
+    async def disable_person(self, person: str, *, at: float | None) -> str | None:
+        row = await self.asking.row("disable_person", person, at)
+        return None if row is None else str(row["tenant"])
