@@ -24,7 +24,7 @@ pytest.importorskip("joserfc", reason="joserfc is not installed: `make setup` in
 from joserfc.jwk import RSAKey
 
 from tests.support.builders import spec
-from tests.support.gateway import Place
+from tests.support.gateway import Place, admitted
 from tests.support.gateway_world import SETTINGS, World, error_of, opened
 from tests.support.identity_provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider, identity_provider
 from tests.support.routers import free_port
@@ -270,6 +270,16 @@ def hook() -> Any:
     from weft.messages.webhooks import WebhookWanted
 
     return WebhookWanted(url="http://127.0.0.1:9/")
+
+
+async def test_a_job_is_cancelled_by_a_person_and_not_by_a_whole_tenant(cluster: Cluster) -> None:
+    ada = await cluster.signed_in()
+    async with ada:
+        job = await ada.submit(spec())
+        await admitted(cluster.world.place, cluster.world.lease, job.id)
+        await ada.cancel(job.id)
+    (asked,) = await cluster.world.take_asks()
+    assert asked.by == "ada@example.org of vision"
 
 
 async def test_a_person_who_lost_the_group_is_signed_out_everywhere_at_the_next_sign_in(cluster: Cluster) -> None:

@@ -92,7 +92,8 @@ class Ask(Struct, frozen=True, kw_only=True):
 
     `tune`, `scale`, `share` and `update` come with the kinds of those names, `entry` with `enter`. Only the reallocator
     tunes; it and users scale and share. `why`: of a cancel, if its user did not ask for it. `gpu`: the GPU
-    that a `return` has used again; None: the node and all of its GPUs.
+    that a `return` has used again; None: the node and all of its GPUs. `who`: the name of the person who asked;
+    empty for a token.
     """
 
     id: int
@@ -108,6 +109,12 @@ class Ask(Struct, frozen=True, kw_only=True):
     entry: Entrance | None = None
     why: Cause | None = None
     gpu: int | None = None
+    who: str = ""
+
+    @property
+    def by(self) -> str:
+        """The person of the tenant who asked, or the tenant."""
+        return f"{self.who} of {self.tenant}" if self.who else self.tenant
 
 
 class AskStored(Message, frozen=True, kw_only=True):

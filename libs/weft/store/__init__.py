@@ -183,10 +183,12 @@ class GatewayStore(
         update: Update | None = None,
         entry: Entrance | None = None,
         gpu: int | None = None,
+        who: str = "",
         adds_bytes: int = 0,
         allowance: Allowance | None = None,
     ) -> None:
-        """Store one ask for the scheduler of `pool`. It counts for its tenant by its bytes until it is done, or by
+        """Store one ask for the scheduler of `pool`. `who`: the name of the person who asks; empty: a token does. The
+        ask counts for its tenant by its bytes until it is done, or by
         `adds_bytes`, what is stored once it is done, if that is more. Raises TenantFullError where the tenant would
         have more than its `allowance`, None being without bounds; an ask without contents is always stored. Raises
         LargeAskWaitsError for a large ask while as much of its tenant waits as the scheduler takes in at once."""

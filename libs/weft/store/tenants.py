@@ -26,6 +26,11 @@ class Access(Struct, frozen=True, kw_only=True):
     person: str = ""
     role: str = ""
 
+    @property
+    def named(self) -> str:
+        """The name of the person; empty: a token is used."""
+        return self.label if self.person else ""
+
 
 class TokenKept(Struct, frozen=True, kw_only=True):
     """What is stored of a token, except the token itself; times in seconds since 1970, None if there is none."""

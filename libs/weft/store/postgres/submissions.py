@@ -174,6 +174,7 @@ class PostgresAsks:
         update: Update | None = None,
         entry: Entrance | None = None,
         gpu: int | None = None,
+        who: str = "",
         adds_bytes: int = 0,
         allowance: Allowance | None = None,
     ) -> None:
@@ -182,7 +183,7 @@ class PostgresAsks:
         size = max(adds_bytes, size)
         most = None if allowance is None else allowance.spec_bytes_max
         bounded = (size, most, ASKS_BYTES_MAX if size > LARGE_ASK_BYTES else None)
-        row = await self.asking.row("ask", kind, pool, subject_id, tenant, priority, at, *what, *bounded, gpu)
+        row = await self.asking.row("ask", kind, pool, subject_id, tenant, priority, at, *what, *bounded, gpu, who)
         assert row is not None, "what is used is always told"
         if allowance is not None and not row["asked"]:
             used = Use(spec_bytes=row["bytes"])

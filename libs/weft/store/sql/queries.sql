@@ -121,9 +121,9 @@ WITH used AS MATERIALIZED (
     SELECT COALESCE(sum(bytes), 0)::bigint AS waiting FROM asks
      WHERE tenant = $4 AND bytes > 0 AND $12 IS NOT NULL AND $13::bigint IS NOT NULL
 ), asked AS (
-    INSERT INTO asks (kind, pool, subject_id, tenant, priority, at, scale, share, update, entry, bytes, gpu)
+    INSERT INTO asks (kind, pool, subject_id, tenant, priority, at, scale, share, update, entry, bytes, gpu, who)
     SELECT $1, $2, $3, $4, $5, to_timestamp($6::float8), $7::text::jsonb, $8::text::jsonb, $9::text::jsonb,
-           $10::text::jsonb, $11::bigint, $14::integer
+           $10::text::jsonb, $11::bigint, $14::integer, $15::text
       FROM used, waits
      WHERE $11 = 0 OR $12 IS NULL OR (used.bytes + $11 <= $12 AND ($13 IS NULL OR waiting < $13))
     RETURNING 1
@@ -148,13 +148,13 @@ SELECT EXISTS (SELECT FROM asked) AS asked, jobs, bytes,
        (SELECT bytes FROM all_jobs WHERE id = $2) AS spec_bytes FROM used;
 
 -- name: access
-SELECT tenant, admin, label, '' AS session, '' AS job, CASE WHEN admin THEN 'admin' ELSE 'tenant-admin' END AS role, '' AS person,
+SELECT tenant, admin, label, '' AS session, '' AS job, '' AS role, '' AS person,
        jobs_open_max, spec_bytes_max, priority_max, may_be_unpreemptible, idle_seconds_max
   FROM tokens JOIN tenants ON tenants.id = tokens.tenant
  WHERE hash = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > to_timestamp($2::float8))
  UNION ALL
 SELECT root.tenant, root.admin, root.label, sign_ins.id, sign_ins.job,
-       CASE WHEN root.admin THEN 'admin' ELSE 'tenant-admin' END, '',
+       '', '',
        jobs_open_max, spec_bytes_max, priority_max, may_be_unpreemptible, idle_seconds_max
   FROM sign_ins JOIN tokens root ON root.hash = sign_ins.parent JOIN tenants ON tenants.id = root.tenant
  WHERE sign_ins.hash = $1 AND sign_ins.kind = 'session' AND sign_ins.ended_at IS NULL
@@ -980,7 +980,7 @@ SELECT wanted.id, counted.*
 
 -- name: asks
 SELECT id, kind, subject_id, tenant, priority, extract(epoch FROM at)::float8 AS at, tune::text AS tune, scale::text AS scale,
-       share::text AS share, update::text AS update, entry::text AS entry, why::text AS why, gpu
+       share::text AS share, update::text AS update, entry::text AS entry, why::text AS why, gpu, who
   FROM asks_within($1, $2, $3) WITH ORDINALITY
  ORDER BY ordinality;
 

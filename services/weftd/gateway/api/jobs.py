@@ -330,6 +330,7 @@ async def ask(
             scale=scale,
             share=share,
             update=update,
+            who=call.who.named,
             adds_bytes=adds_bytes,
             allowance=gateway.allowances.of(call.who),
         )

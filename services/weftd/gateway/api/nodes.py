@@ -109,7 +109,9 @@ async def give_back(call: Call[ReturnQuery]) -> web.StreamResponse:
 async def _ask(call: Call[Any], kind: AskKind, *, gpu: int | None = None) -> web.StreamResponse:
     gateway = call.gateway
     node = await gateway.node(call.path("node"))
-    await gateway.store.ask(kind, subject_id=node.id, pool=node.pool, tenant=call.who.tenant, at=gateway.now(), gpu=gpu)
+    await gateway.store.ask(
+        kind, subject_id=node.id, pool=node.pool, tenant=call.who.tenant, at=gateway.now(), gpu=gpu, who=call.who.named
+    )
     gateway.wakeups.asked(node.pool)
     state = "drained" if node.drained else "ready" if node.ready else "lost"
     return answer(Accepted(id=node.id, ask=kind, state=state), status=202)

@@ -4,7 +4,7 @@ time; a provider that is away keeps nobody out who is signed in."""
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import urlencode
 
 import aiohttp
@@ -155,7 +155,7 @@ class Provider:
             try:
                 if status != 200:
                     raise ProviderError(f"the identity provider answers {status} for its keys")
-                keys = KeySet.import_key_set(_as(answer, dict[str, Any]))
+                keys = KeySet.import_key_set(cast(Any, _as(answer, dict[str, Any])))
             except (JoseError, ValueError, TypeError, KeyError) as error:
                 raise ProviderError("the identity provider's keys are none") from error
             self._keys = (self._clock(), keys)

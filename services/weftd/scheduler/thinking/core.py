@@ -201,20 +201,20 @@ class Scheduler:
             return []
         match ask.kind:
             case AskKind.CANCEL:
-                cause = ask.why or Cause(code=_C.CANCEL_ASKED, sentence=f"cancelled by {ask.tenant}", by=ask.tenant)
+                cause = ask.why or Cause(code=_C.CANCEL_ASKED, sentence=f"cancelled by {ask.by}", by=ask.by)
                 if job.state is _S.QUEUED:
                     return self.cluster_state.go(job, _E.CANCELLED, cause, now, ask=ask.id)
                 return lifecycle.stop(self.cluster_state, job, cause, now, ask=ask.id)
             case AskKind.REQUEUE:
-                cause = Cause(code=_C.REQUEUE_ASKED, sentence=f"requeued by {ask.tenant}", by=ask.tenant)
+                cause = Cause(code=_C.REQUEUE_ASKED, sentence=f"requeued by {ask.by}", by=ask.by)
                 if job.state.final:
                     return self.cluster_state.go(job, _E.REQUEUED, cause, now, ask=ask.id, attempts=0, not_before=now)
                 return lifecycle.stop(self.cluster_state, job, cause, now, ask=ask.id)
             case AskKind.PRIORITISE:
                 if job.state.final:
                     return []
-                sentence = f"priority {job.priority} → {ask.priority} by {ask.tenant}"
-                cause = Cause(code=_C.PRIORITY_ASKED, sentence=sentence, by=ask.tenant)
+                sentence = f"priority {job.priority} → {ask.priority} by {ask.by}"
+                cause = Cause(code=_C.PRIORITY_ASKED, sentence=sentence, by=ask.by)
                 return self.cluster_state.go(job, _E.REPRIORITISED, cause, now, ask=ask.id, priority=ask.priority)
             case AskKind.SCALE:
                 return sizing.scale(self.cluster_state, ask, now)
@@ -235,7 +235,7 @@ class Scheduler:
             return
         event = "drained" if drained else "resumed"
         node = structs.replace(node, drained=drained, seen_at=self.cluster_state.pool.heard[node.id])
-        self.cluster_state.change_node(node, event, f"{event} by {ask.tenant}", at=now, ask=ask.id)
+        self.cluster_state.change_node(node, event, f"{event} by {ask.by}", at=now, ask=ask.id)
 
     # decisions
 

@@ -45,6 +45,7 @@ class MemoryAsks(MemoryLeases):
         update: Update | None = None,
         entry: Entrance | None = None,
         gpu: int | None = None,
+        who: str = "",
         adds_bytes: int = 0,
         allowance: Allowance | None = None,
     ) -> None:
@@ -70,6 +71,7 @@ class MemoryAsks(MemoryLeases):
             update=update,
             entry=entry,
             gpu=gpu,
+            who=who,
         )
 
     async def asks(self, *, pool: str, limit: int, bytes_max: int = ASKS_BYTES_MAX) -> list[Ask]:
@@ -118,6 +120,7 @@ class MemoryAsks(MemoryLeases):
         entry: Entrance | None = None,
         why: Cause | None = None,
         gpu: int | None = None,
+        who: str = "",
     ) -> None:
         self._ask_id += 1
         ask = Ask(
@@ -134,5 +137,6 @@ class MemoryAsks(MemoryLeases):
             entry=entry,
             why=why,
             gpu=gpu,
+            who=who,
         )
         self._asks[ask.id] = (pool, ask)

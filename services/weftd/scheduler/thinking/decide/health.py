@@ -99,7 +99,7 @@ def give_back(cluster_state: ClusterState, ask: Ask, now: float, times: HealthTi
     if node is None:
         return
     health = tuple(
-        returned(each, ask.tenant, now, times) if ask.gpu in (None, each.gpu) and not each.well else each
+        returned(each, ask.by, now, times) if ask.gpu in (None, each.gpu) and not each.well else each
         for each in node.health
     )
     _keep(cluster_state, node, health, now, ask=ask.id)

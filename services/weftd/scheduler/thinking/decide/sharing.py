@@ -95,11 +95,11 @@ def _raised(requests: Sequence[int], left: int) -> int:
 
 def _cause(ask: Ask, had: Share, has: Share, *, wanted: int, where: str) -> Cause:
     what = f"stays {_text(has)}" if has == had else f"{_text(had)} → {_text(has)}"
-    sentence = f"share {what} of a GPU, asked by {ask.tenant}"
+    sentence = f"share {what} of a GPU, asked by {ask.by}"
     if has.request < wanted and where:
         sentence += f": {wanted / WHOLE:g} was asked for, and {where} has no more"
     numbers = {"request": has.request / WHOLE, "limit": has.limit / WHOLE, "asked": wanted / WHOLE}
-    return Cause(code=CauseCode.SHARE_ASKED, sentence=sentence, by=ask.tenant, numbers=numbers)
+    return Cause(code=CauseCode.SHARE_ASKED, sentence=sentence, by=ask.by, numbers=numbers)
 
 
 def _text(share: Share) -> str:

@@ -45,8 +45,8 @@ def scale(cluster_state: ClusterState, ask: Ask, now: float) -> list[Step]:
         return []
     if job.state.holding and how_resized(job.spec) is ResizeHow.NEVER:
         return []
-    sentence = f"{_changes(job.wanted, size)}, asked by {ask.tenant}"
-    cause = asked.cause or Cause(code=CauseCode.SCALE_ASKED, sentence=sentence, by=ask.tenant)
+    sentence = f"{_changes(job.wanted, size)}, asked by {ask.by}"
+    cause = asked.cause or Cause(code=CauseCode.SCALE_ASKED, sentence=sentence, by=ask.by)
     return cluster_state.go(job, JobEvent.SCALED, cause, now, ask=ask.id, size=size, gpu_model=asked.gpu_model or None)
 
 

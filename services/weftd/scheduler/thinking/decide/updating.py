@@ -51,10 +51,8 @@ def update(cluster_state: ClusterState, ask: Ask, now: float) -> list[Step]:
     revisions = _kept(job, new)
     if len(revisions) > REVISIONS_MAX or len(msgspec.json.encode(revisions)) > REVISIONS_BYTES_MAX:
         return []  # the gateway refuses such an update
-    sentence = (
-        f"revision {wanted.number} → {new.number} by {ask.tenant}: {_what(asked.image, asked.command, asked.env)}"
-    )
-    cause = Cause(code=_C.UPDATE_ASKED, sentence=sentence, by=ask.tenant)
+    sentence = f"revision {wanted.number} → {new.number} by {ask.by}: {_what(asked.image, asked.command, asked.env)}"
+    cause = Cause(code=_C.UPDATE_ASKED, sentence=sentence, by=ask.by)
     return cluster_state.go(
         job, JobEvent.UPDATED, cause, now, ask=ask.id, revisions=revisions, attempts=0, not_before=now
     )
