@@ -12,7 +12,7 @@ from weft.domain.job import Cause, CauseCode, Job, JobEvent, JobState
 from weft.domain.lease import Lease
 from weft.domain.sizes import RESTART_SECONDS_MAX, RestartCost
 from weft.messages.asks import AskKind, RankTuning, Reshare, Scale, Tune
-from weft.messages.signals import Curve, CurvePoint, GpuScore, PairSlowdown, WorkloadClass
+from weft.messages.signals import Curve, CurvePoint, GangPoint, GpuScore, PairSlowdown, WorkloadClass, WorkloadPenalty
 from weft.store import DoubleAllocationError
 from weft.store.tuning import Envelope
 
@@ -340,6 +340,29 @@ async def test_the_surest_slowdown_of_two_classes_wins_until_it_is_old(world: Wo
     assert await world.scheduler.slowdowns() == [other, later]
     assert await world.scorer.forget_slowdowns(before=AT + 1) == 1
     assert await world.scheduler.slowdowns() == [later]
+
+
+async def test_penalties_are_kept_by_pool_and_workload_and_read_without_their_points(world: World) -> None:
+    def penalty(workload: str, value: float, *, at: float = AT, confidence: float = 0.8) -> WorkloadPenalty:
+        points = (GangPoint(alike="4", spread=1.0, seconds=value, windows=3, at=at),)
+        return WorkloadPenalty(workload=workload, penalty=value, confidence=confidence, points=points, at=at)
+
+    def bare(one: WorkloadPenalty) -> WorkloadPenalty:
+        return structs.replace(one, points=())
+
+    one, other = penalty("b", 2.5), penalty("a", 1.1, at=AT + 1)
+    await world.scorer.save_penalties([one, other, penalty("c", 1.7, confidence=0.0)], pool="default")
+    await world.scorer.save_penalties([], pool="default")
+    await world.scorer.save_penalties([penalty("b", 3.0, at=AT - 1)], pool="default")
+    assert await world.scheduler.penalties(pool="default") == [bare(one), bare(other)]
+    assert await world.scheduler.penalties(pool="default", since=AT + 1) == [bare(other)]
+    assert await world.gateway.penalties(pool="elsewhere") == []
+    assert await world.scorer.penalties_of(pool="default", workloads=["b", "z"]) == [one]
+    later = penalty("b", 3.0, at=AT + 2)
+    await world.scorer.save_penalties([later], pool="default")
+    assert await world.gateway.penalties(pool="default") == [bare(other), bare(later)]
+    assert await world.scorer.forget_penalties(before=AT + 2) == 2
+    assert await world.scheduler.penalties(pool="default") == [bare(later)]
 
 
 # what restarts cost

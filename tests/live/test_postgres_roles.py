@@ -73,9 +73,9 @@ MAY_WRITE = {
         "DELETE": {"asks", "gpu_slots", "leaderships", "nodes", "outbox", "decisions", "revisions"},
     },
     "scorer": {
-        "INSERT": {"gpu_scores", "workload_classes", "curves", "class_slowdowns"},
-        "UPDATE": {"gpu_scores", "workload_classes", "curves", "class_slowdowns"},
-        "DELETE": {"gpu_scores", "workload_classes", "curves", "class_slowdowns"},
+        "INSERT": {"gpu_scores", "workload_classes", "curves", "class_slowdowns", "workload_penalties"},
+        "UPDATE": {"gpu_scores", "workload_classes", "curves", "class_slowdowns", "workload_penalties"},
+        "DELETE": {"gpu_scores", "workload_classes", "curves", "class_slowdowns", "workload_penalties"},
     },
     "reallocator": {
         "INSERT": {"envelopes", "restart_costs"},
@@ -139,6 +139,7 @@ MAY_NOT_READ = {
         "migrations",
         "retention",
         "class_slowdowns",
+        "workload_penalties",
         "revisions",
         "event_offset",
         "event_stream",
@@ -161,6 +162,7 @@ MAY_NOT_READ = {
             "events",
         },
         *{"envelopes", "rungs", "restart_costs", "gpu_scores", "workload_classes", "curves", "class_slowdowns"},
+        "workload_penalties",
     },
 }
 MAY_NOT_DO = (
@@ -228,7 +230,7 @@ async def refused(connection: asyncpg.Connection, statement: str) -> bool:
 async def test_a_role_writes_what_is_its_own_and_nothing_else(server: Server, role: str) -> None:
     may = MAY_WRITE[role]
     tables = await columns(server)
-    assert len(tables) == 37
+    assert len(tables) == 38
     connection = await server.connect(role)
     wrong: list[str] = []
     for table, of_table in tables.items():

@@ -14,10 +14,11 @@ from weft.domain.classes import CLASS_LABEL, JOB_CLASSES, WORKLOAD_LABEL
 from weft.domain.job import Cause, CauseCode, JobChange, JobState
 from weft.domain.lease import Lease
 from weft.domain.quotas import ALL, Quota
+from weft.domain.topology import Topology
 from weft.messages.asks import AskKind, RankTuning, Tune
 from weft.messages.history import Record
 from weft.messages.nodes import RunSeen, RunState
-from weft.messages.signals import ClassesLearnt, GpuScore, GpusScored, PairSlowdown, WorkloadClass
+from weft.messages.signals import ClassesLearnt, GpuScore, GpusScored, PairSlowdown, WorkloadClass, WorkloadPenalty
 from weft.planning.moves import MoveRules
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from weft.store import StoreUnavailableError, UnlawfulError
@@ -61,7 +62,15 @@ class _Store(MemoryStore):
 class Life:
     """`live` does so many things by chance; what is stored then is in `store`."""
 
-    def __init__(self, seed: int, *, nodes: int = 3, gpus: int = 4, pace: JournalPace | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        nodes: int = 3,
+        gpus: int = 4,
+        topology: Topology | None = None,
+        pace: JournalPace | None = None,
+    ) -> None:
         self.chance = random.Random(seed)
         self.tuner = random.Random(f"tuner/{seed}")
         self.quoting = random.Random(f"quotas/{seed}")
@@ -74,7 +83,8 @@ class Life:
         self.pace = pace
         self.leaders = 0
         self.jobs: list[str] = []
-        self.nodes = [ScriptedNode(f"node-{n}", capacity(gpus=gpus, cpus=64.0)) for n in range(nodes)]
+        has = structs.replace(capacity(gpus=gpus, cpus=64.0), topology=topology)
+        self.nodes = [ScriptedNode(f"node-{n}", has) for n in range(nodes)]
         self.leadership, self.scheduler_loop = self._lead()
 
     def _lead(self) -> tuple[Leadership, SchedulerLoop]:
@@ -261,6 +271,8 @@ class Life:
                 )
             ]
         )
+        penalty = WorkloadPenalty(workload="w-1", penalty=slower, confidence=1.0, at=self.now)
+        await self.store.save_penalties([penalty], pool="default")
         if self.tuner.random() < 0.7:  # else nobody is told
             self.scheduler_loop.learnt(ClassesLearnt(pool="default", classes=classes))
 

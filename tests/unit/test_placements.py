@@ -224,11 +224,12 @@ def test_pal_takes_fast_gpus_of_several_nodes_where_that_costs_less() -> None:
     assert where(pal, free_capacity, wants(3)) == {"n1": singles(0, 1), "n2": singles(1)}
 
 
-def test_pal_knows_the_penalty_of_each_class() -> None:
-    free_capacity = room_of(4, 4, scores={**TWO_BINS, "C": TWO_BINS["A"]}, groups=2)
-    free_capacity.locality = Locality(across_nodes=1.7, by_class={"C": 1.4})
+def test_pal_knows_the_penalty_of_each_workload() -> None:
+    free_capacity = room_of(4, 4, scores=TWO_BINS, groups=2)
+    free_capacity.locality = Locality(across_nodes=1.7, by_workload={"bert": 1.4})
     assert where(pal, free_capacity, wants(3), PlacementRequest("A")) == {"n1": singles(0, 1, 2)}
-    assert where(pal, free_capacity, wants(3), PlacementRequest("C")) == {"n1": singles(0, 1), "n2": singles(1)}
+    asked = PlacementRequest("A", workload="bert")
+    assert where(pal, free_capacity, wants(3), asked) == {"n1": singles(0, 1), "n2": singles(1)}
 
 
 def test_pal_takes_the_node_whose_slowest_is_fastest_and_which_has_most_to_choose_from() -> None:

@@ -312,6 +312,28 @@ class PairSlowdown(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return 1.0 + (self.slowdown - 1.0) * self.confidence
 
 
+class GangPoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The time of a gang for one unit of work, in seconds on typical GPUs. Gangs that are `alike` compare. `spread`:
+    the part of the locality penalty that it pays where it ran; 1 across nodes, less on one node."""
+
+    alike: str
+    spread: float
+    seconds: float
+    windows: int = 1
+    at: float = 0.0
+
+
+class WorkloadPenalty(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Gangs of the workload take `penalty` times as long across nodes as on one node. `confidence`: 0 to 1. `points`:
+    the times that show it; empty where only the penalty was asked for."""
+
+    workload: str
+    penalty: float
+    confidence: float
+    points: tuple[GangPoint, ...] = ()
+    at: float = 0.0
+
+
 class ClassesLearnt(Message, frozen=True, kw_only=True):
     """Scorer → scheduler: the classes of these workloads, which are stored already."""
 

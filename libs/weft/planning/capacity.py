@@ -15,7 +15,7 @@ from weft.domain.shares import WHOLE, Share
 from weft.planning.fits import Fits, GpuEntry
 from weft.planning.gpus_left import GpusLeft, Shared
 from weft.planning.locality import Locality
-from weft.planning.near import locality_of, near_of
+from weft.planning.near import near_of, spread_within
 from weft.planning.node_index import Cost, NodeIndex
 from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weft.planning.scores import TYPICAL, GpuKey, Scores
@@ -260,7 +260,7 @@ class FreeCapacity:
             )
             for node_id, node in self.nodes.items()
         ]
-        return (self.scores.changes, nodes)
+        return (self.scores.changes, self.locality, nodes)
 
     # what jobs hold
 
@@ -368,13 +368,18 @@ class FreeCapacity:
         return fits
 
     def slowdown(
-        self, allocations: Iterable[Allocation], job_class: str, *, scores: Mapping[GpuKey, float] | None = None
+        self,
+        allocations: Iterable[Allocation],
+        asked: PlacementRequest,
+        *,
+        scores: Mapping[GpuKey, float] | None = None,
+        locality: Locality | None = None,
     ) -> float:
         """Seconds that a second of work takes there: the score of the slowest GPU, times the locality (PAL's model).
 
-        `scores` of this class, if the room's own are not the ones to go by.
+        `scores` of its class, and `locality`: instead of the room's own.
         """
-        believed = self.scores.of(job_class) if scores is None else scores
+        believed = self.scores.of(asked.job_class) if scores is None else scores
         slowest = 0.0
         nodes: set[str] = set()
         gpus: list[int] = []
@@ -386,23 +391,33 @@ class FreeCapacity:
                 score = believed.get((node_id, gpu), TYPICAL)
                 if score > slowest:
                     slowest = score
-        links = self.within(next(iter(nodes)), gpus, job_class) if len(nodes) == 1 else 1.0
-        return (slowest or TYPICAL) * links * self.spread_over(nodes, job_class)
+        if len(nodes) == 1:
+            return (slowest or TYPICAL) * self.within(next(iter(nodes)), gpus, asked.workload, locality=locality)
+        return (slowest or TYPICAL) * self.spread_over(nodes, asked.workload, locality=locality)
 
-    def within(self, node_id: str, gpus: Collection[int], job_class: str) -> float:
+    def within(self, node_id: str, gpus: Collection[int], workload: str, *, locality: Locality | None = None) -> float:
         """The factor by which a gang takes longer because of the links between its GPUs, all of them on one node."""
         node = self.nodes.get(node_id)
         if len(gpus) < 2 or node is None or node.near is None:
             return 1.0
-        near = node.near
-        return locality_of(near.bandwidth(near.mask(gpus)), self.locality.across(job_class))
+        return 1.0 + ((locality or self.locality).across(workload) - 1.0) * spread_within(node.near, gpus)
 
-    def spread_over(self, nodes: Collection[str], job_class: str) -> float:
+    def spread_of(self, allocations: Iterable[Allocation]) -> float | None:
+        """The part of the locality penalty that a gang pays there: 1 across nodes, on one node by its links. None
+        across racks, where it pays more than that."""
+        held = [(one.node_id, gpu) for one in allocations for gpu in one.gpus]
+        nodes = {node_id for node_id, _ in held}
+        if len(nodes) > 1:
+            racks = {self.nodes[node_id].rack for node_id in nodes if node_id in self.nodes}
+            return None if len(racks) > 1 else 1.0
+        return 0.0 if not held else spread_within(self.nodes[held[0][0]].near, [gpu for _, gpu in held])
+
+    def spread_over(self, nodes: Collection[str], workload: str, *, locality: Locality | None = None) -> float:
         """The factor by which a gang takes longer because it is on all of these nodes."""
         if len(nodes) <= 1:
             return 1.0
         racks = len({self.nodes[node_id].rack for node_id in nodes if node_id in self.nodes})
-        return self.locality.factor(job_class, nodes=len(nodes), racks=racks)
+        return (locality or self.locality).factor(workload, nodes=len(nodes), racks=racks)
 
     # bookkeeping
 

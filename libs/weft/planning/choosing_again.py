@@ -92,7 +92,7 @@ class ChoosingAgain:
 
 def _choice(free_capacity: FreeCapacity, job: Movable) -> _Choice:
     place = find(free_capacity, job.resource_request, job.asked)
-    slowdown = 0.0 if place is None else free_capacity.slowdown(place, job.asked.job_class)
+    slowdown = 0.0 if place is None else free_capacity.slowdown(place, job.asked)
     return _Choice(
         job.resource_request,
         job.asked,

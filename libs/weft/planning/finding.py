@@ -202,7 +202,8 @@ def pinned(free_capacity: FreeCapacity, want: RoleRequest, count: int, asked: Pl
     if want.request.gpu is None:
         name = free_capacity.scores.known(asked.job_class)
         if node.near is not None:
-            return [(node, inside(free_capacity, node, node.near, want, count, name))]
+            penalty = free_capacity.locality.across(asked.workload)
+            return [(node, inside(free_capacity, node, node.near, want, count, name, penalty))]
         offers = chunks(node, want.request, free_capacity.scores.of(name), name)
         return [(node, [gpus for _, gpus in offers[:count]])]
     parts = pinned_gpus(want, count)

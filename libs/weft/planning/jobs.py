@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from weft.domain.checkpoints import lost_seconds
-from weft.domain.classes import NOTHING_LEARNT, class_of
+from weft.domain.classes import NOTHING_LEARNT, class_of, workload_of
 from weft.domain.failure import avoided
 from weft.domain.job import Job, JobState
 from weft.planning.order import Order, Standing
@@ -72,4 +72,11 @@ def asked_by(job: Job, learnt: Mapping[str, str] = NOTHING_LEARNT) -> PlacementR
     tolerates = None
     if job.spec.is_service:
         tolerates = WITH_SLACK if job.spec.objective is None else WITH_OBJECTIVE
-    return PlacementRequest(class_of(job.spec, learnt), job.id, tolerates=tolerates, avoids=avoided(job.failures))
+    gpus = sum(role.gpus * max(role.replicas.want, role.replicas.most) for role in job.spec.roles.values())
+    return PlacementRequest(
+        class_of(job.spec, learnt),
+        job.id,
+        tolerates=tolerates,
+        avoids=avoided(job.failures),
+        workload=workload_of(job.spec) if gpus > 1 and tolerates is None else "",
+    )

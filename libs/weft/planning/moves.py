@@ -130,7 +130,7 @@ def _worth(
     faster: dict[str, float] = {}
     for job in jobs:
         if after[job.job_id] is not job.allocations and set(after[job.job_id]) != set(job.allocations):
-            slowdown = free_capacity.slowdown(after[job.job_id], job.asked.job_class)
+            slowdown = free_capacity.slowdown(after[job.job_id], job.asked)
             faster[job.job_id] = 1.0 / slowdown - 1.0 / before[job.job_id]
     moving = [job for job in jobs if job.job_id in faster]
     lasts = max((job.left_s * before[job.job_id] for job in moving if faster[job.job_id] > 0), default=0.0)
@@ -147,15 +147,15 @@ def _worth(
 
 def _one_by_one(free_capacity: FreeCapacity, jobs: Sequence[Movable], margin: float) -> list[Move]:
     """The jobs that gain most by what is free now, one after the other."""
-    free: dict[tuple[ResourceRequest, str], float | None] = {}  # the slowdown of the best free place, by need
+    free: dict[tuple[ResourceRequest, str, float], float | None] = {}  # the slowdown of the best free place, by need
     hopeful: list[tuple[float, str, Movable, float]] = []
     for job in jobs:
-        job_class = job.asked.job_class
         slowdown = _slowdown(free_capacity, job)
-        need = (job.resource_request, job_class)
+        penalty = free_capacity.locality.across(job.asked.workload)
+        need = (job.resource_request, job.asked.job_class, penalty)
         if need not in free:
             found = find(free_capacity, job.resource_request, job.asked)
-            free[need] = None if found is None else free_capacity.slowdown(found, job_class)
+            free[need] = None if found is None else free_capacity.slowdown(found, job.asked)
         best = free[need]
         gain = 0.0 if best is None else _gain(job, slowdown, best, margin)
         if gain > 0:
@@ -165,11 +165,7 @@ def _one_by_one(free_capacity: FreeCapacity, jobs: Sequence[Movable], margin: fl
         for _, _, job, slowdown in sorted(hopeful, key=lambda hope: hope[:2])[:AT_ONCE_MOST]:
             free_capacity.give_back_all(job.allocations)
             found = find(free_capacity, job.resource_request, job.asked)
-            gain = (
-                0.0
-                if found is None
-                else _gain(job, slowdown, free_capacity.slowdown(found, job.asked.job_class), margin)
-            )
+            gain = 0.0 if found is None else _gain(job, slowdown, free_capacity.slowdown(found, job.asked), margin)
             if found is None or gain <= 0:
                 free_capacity.take_all(job.allocations)
             else:
@@ -179,7 +175,7 @@ def _one_by_one(free_capacity: FreeCapacity, jobs: Sequence[Movable], margin: fl
 
 
 def _slowdown(free_capacity: FreeCapacity, job: Movable) -> float:
-    return free_capacity.slowdown(job.allocations, job.asked.job_class) if job.slowdown is None else job.slowdown
+    return free_capacity.slowdown(job.allocations, job.asked) if job.slowdown is None else job.slowdown
 
 
 def _gain(job: Movable, slowdown: float, instead: float, margin: float) -> float:

@@ -6,7 +6,7 @@ the link is. With a penalty of 1.7 a group costs 1 + 0.7 × 8 / bandwidth: 1.02 
 switch, 1.56 across sockets.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from itertools import combinations
 from math import comb, inf
@@ -209,7 +209,18 @@ def bandwidth_of(link: str) -> float:
 def locality_of(bandwidth: float, penalty: float) -> float:
     """The factor by which a gang takes longer that communicates at this bandwidth, if `penalty` is the factor across
     nodes."""
-    return 1.0 + (penalty - 1.0) * min(1.0, NETWORK / bandwidth)
+    return 1.0 + (penalty - 1.0) * part_of(bandwidth)
+
+
+def part_of(bandwidth: float) -> float:
+    """The part of the locality penalty that a gang pays which communicates at this bandwidth, 0 to 1."""
+    return min(1.0, NETWORK / bandwidth)
+
+
+def spread_within(near: Near | None, gpus: Collection[int]) -> float:
+    """The part of the locality penalty that a gang pays on these GPUs of one node. `near`: the node's links, None if
+    they are not known or all alike."""
+    return 0.0 if near is None or len(gpus) < 2 else part_of(near.bandwidth(near.mask(gpus)))
 
 
 def places_of(mask: int) -> list[int]:

@@ -51,7 +51,7 @@ def grow(
         return None
 
     def slowdown(place: Place) -> float:
-        return round(free_capacity.slowdown([*allocations, *place], asked.job_class), ROUNDED)
+        return round(free_capacity.slowdown([*allocations, *place], asked), ROUNDED)
 
     chosen = min((place for place in places if place and len(place) == most), key=slowdown)
     return tuple(structs.replace(new, rank=rank) for rank, new in enumerate(chosen, first_rank))

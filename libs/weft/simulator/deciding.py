@@ -68,7 +68,7 @@ class _TraceCluster(SimulatedCluster):
         return (
             max(0.0, estimate - job.done_s)
             / job.speed
-            * self.free_capacity.locality.factor(job.trace.job_class, nodes=nodes)
+            * self.free_capacity.locality.factor(job.trace.model, nodes=nodes)
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from math import inf
 from random import Random
 
+from weft.planning.locality import Locality
 from weft.planning.policy import Policy
 from weft.planning.queue import Queue
 from weft.planning.quota.inforce import QuotasInForce
@@ -96,7 +97,7 @@ class Simulation:
             cluster=cluster,
             policy=policy,
             world=world,
-            sees_truth=scores == "oracle",
+            sees_truth=scores == "oracle" and world.penalties_known,
             sizing=self._sizing,
         )
         self._serving = (
@@ -112,6 +113,11 @@ class Simulation:
                 seed=seed,
             )
         )
+
+    @property
+    def locality(self) -> Locality:
+        """The believed cost of distance."""
+        return self._lives.free_capacity.locality
 
     def run(self) -> Outcome:
         for job in self._jobs:

@@ -84,7 +84,7 @@ class SimulatedJob:
         self.model = ""
         self.gpus_needed: float = 0  # a share is a part of one
         self.speed = 1.0
-        self.asked = PlacementRequest(trace.job_class, trace.id)
+        self.asked = PlacementRequest(trace.job_class, trace.id, workload=trace.model)
         self.allocations: tuple[Allocation, ...] = ()
         self.slowdown = 1.0
         self.done_s = 0.0  # work

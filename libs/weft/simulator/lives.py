@@ -248,8 +248,8 @@ class Lives:
 
     def _slowdown(self, job: SimulatedJob) -> float:
         """The true slowdown, whatever the scheduler believes."""
-        job_class = job.trace.job_class
-        slowdown = self.free_capacity.slowdown(job.allocations, job_class, scores=self._truth.of(job_class))
+        scores, locality = self._truth.of(job.trace.job_class), self._truth.locality
+        slowdown = self.free_capacity.slowdown(job.allocations, job.asked, scores=scores, locality=locality)
         return slowdown / self._measured_spread(job)
 
     def _measured_spread(self, job: SimulatedJob) -> float:
@@ -260,7 +260,7 @@ class Lives:
             return 1.0
         largest = max(len(self.free_capacity.nodes[node_id].gpus.models) for node_id in nodes)
         fewest = ceil(job.gpus_needed / largest)
-        return self.free_capacity.spread_over(nodes, job.trace.job_class) if len(nodes) <= fewest else 1.0
+        return self.free_capacity.spread_over(nodes, job.trace.model) if len(nodes) <= fewest else 1.0
 
     def _close_spell(self, job: SimulatedJob, now: float) -> None:
         if self._keep_spells and now > job.spell_begin:

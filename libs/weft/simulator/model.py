@@ -78,8 +78,9 @@ class Cluster(Struct, frozen=True, kw_only=True):
 class World(Struct, frozen=True, kw_only=True):
     """The costs and troubles of the simulated world. Times in seconds.
 
-    `penalty`: by how much a job that spans nodes takes longer; `penalties`: the same for single classes, where it
-    differs; `rack_penalty`: by how much more, if it spans racks.
+    `penalty`: by how much a job that spans nodes takes longer; `penalties`: the same for jobs of single models
+    (`TraceJob.model`), where it differs; `rack_penalty`: by how much more, if it spans racks. If not
+    `penalties_known`, the policy knows only `penalty`, and learns from the steps of running jobs each `sample_s`.
     `move_s`: how long a job that ran before does no work after every later start, be it moved or evicted; `start_s`:
     the same for its first.
     `decide_every_s`: the time between two decisions; 0: after each event. `review_s`: the time between two looks for
@@ -99,6 +100,7 @@ class World(Struct, frozen=True, kw_only=True):
 
     penalty: float = LOCALITY_PENALTY
     penalties: Mapping[str, float] = {}
+    penalties_known: bool = True
     rack_penalty: float = 1.0
     start_s: float = 0.0
     move_s: float = MOVES.cost_seconds

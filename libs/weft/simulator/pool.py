@@ -52,13 +52,20 @@ def room_of(
     groups: int | None = None,
 ) -> FreeCapacity:
     """All of the cluster, free. `scores`: what is believed of its GPUs, if not the truth; `groups`: as in `bins`."""
-    locality = Locality(across_nodes=world.penalty, by_class=dict(world.penalties), across_racks=world.rack_penalty)
     free_capacity = FreeCapacity(
-        Scores(scores_of(cluster) if scores is None else scores, groups=groups), placer=placer, locality=locality
+        Scores(scores_of(cluster) if scores is None else scores, groups=groups),
+        placer=placer,
+        locality=locality_of(world, known=world.penalties_known),
     )
     for node in nodes_of(cluster):
         free_capacity.add(node)
     return free_capacity
+
+
+def locality_of(world: World, *, known: bool = True) -> Locality:
+    """The cost of distance: the true one, or as far as it is known before any job ran."""
+    penalties = dict(world.penalties) if known else {}
+    return Locality(across_nodes=world.penalty, by_workload=penalties, across_racks=world.rack_penalty)
 
 
 def scores_of(cluster: Cluster) -> dict[str, dict[GpuKey, float]]:

@@ -225,7 +225,7 @@ class SizesOverTime:
             return 1.0  # it is in the measured speeds
         per_node = self._cluster.gpus_per_node
         nodes = 1 if size * job.trace.elastic.each[0] <= per_node else 2
-        return self._free_capacity.locality.factor(job.trace.job_class, nodes=nodes)
+        return self._free_capacity.locality.factor(job.trace.model, nodes=nodes)
 
     # what becomes of it
 

@@ -3,6 +3,8 @@
 from math import inf
 from random import Random
 
+from msgspec import structs
+
 from weft.planning.scores import GpuKey
 from weft.simulator.event_queue import EventQueue, What
 from weft.simulator.lives import Lives
@@ -30,7 +32,7 @@ class Troubles:
         world = self._world
         if world.drift_s:
             self._event_queue.add(now + world.drift_s, What.DRIFTS)
-        if self._truth.learns:
+        if self._truth.learns or self._truth.learns_penalties:
             self._event_queue.add(now + world.sample_s, What.IS_MEASURED)
         if world.failures_per_node_day:
             for number in range(self._cluster.nodes):
@@ -75,6 +77,27 @@ class Troubles:
         self._event_queue.add(now + self._world.drift_s, What.DRIFTS)
 
     def _measure(self, now: float) -> bool:
+        self._event_queue.add(now + self._world.sample_s, What.IS_MEASURED)
+        changed = self._truth.learns and self._measure_gpus(now)
+        return (self._truth.learns_penalties and self._measure_gangs(now)) or changed
+
+    def _measure_gangs(self, now: float) -> bool:
+        """Take the step times of gangs; returns whether another locality penalty is believed now."""
+        free_capacity = self._lives.free_capacity
+        penalties = dict(free_capacity.locality.by_workload)
+        for job in self._lives.running.jobs.values():
+            gpus, spread = len(job.gpus), free_capacity.spread_of(job.allocations)
+            if gpus > 1 and not job.model and job.paused_until < now and spread is not None:
+                slowest = max(free_capacity.scores.get(job.trace.job_class, gpu) for gpu in job.gpus)
+                penalties[job.trace.model] = self._truth.gang(
+                    job.trace.model, f"{gpus}", spread=spread, seconds=job.slowdown / slowest, now=now
+                )
+        if penalties == free_capacity.locality.by_workload:
+            return False
+        free_capacity.locality = structs.replace(free_capacity.locality, by_workload=penalties)
+        return True
+
+    def _measure_gpus(self, now: float) -> bool:
         free_capacity = self._lives.free_capacity
         changed: dict[str, dict[GpuKey, float]] = {}
         for job in self._lives.running.jobs.values():
@@ -93,5 +116,4 @@ class Troubles:
             self._aged_at = now
             for name, scores in self._truth.aged(now).items():
                 free_capacity.rescore(name, scores)
-        self._event_queue.add(now + self._world.sample_s, What.IS_MEASURED)
         return bool(changed)

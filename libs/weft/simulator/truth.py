@@ -1,12 +1,14 @@
-"""The true speed of the simulated GPUs, its changes, and the scores that the scheduler knows."""
+"""The true speed of the simulated GPUs, its changes, what distance costs; and what the scheduler knows of them."""
 
 from collections.abc import Iterable, Mapping
 from random import Random
 
+from weft.messages.signals import GangPoint
 from weft.planning.scores import GpuKey
 from weft.simulator.model import Cluster, World
-from weft.simulator.pool import by_gpu
+from weft.simulator.pool import by_gpu, locality_of
 from weft.variability.estimate import ScoreEstimate, observed
+from weft.variability.penalties import believed, joined, measured, penalty_of
 
 BELIEFS = ("oracle", "offline", "online")
 NOTABLE = 0.005  # a smaller change of an estimate is not passed on
@@ -33,6 +35,8 @@ class Truth:
         if world.drift_s and self._runs:
             self.drift()
         self._estimates: dict[tuple[str, GpuKey], ScoreEstimate] = {}
+        self.locality = locality_of(world)
+        self._gangs: dict[str, tuple[GangPoint, ...]] = {}  # by workload
 
     @property
     def believed(self) -> Mapping[str, Mapping[GpuKey, float]]:
@@ -42,6 +46,10 @@ class Truth:
     @property
     def learns(self) -> bool:
         return self._belief == "online"
+
+    @property
+    def learns_penalties(self) -> bool:
+        return not self._world.penalties_known
 
     def drift(self) -> None:
         """Every GPU gets another score: one of its own runs, or any GPU's if those are not known."""
@@ -72,6 +80,12 @@ class Truth:
             if abs(after.score(now) - before.score(now)) > NOTABLE:
                 changed[gpu] = after.score(now)
         return changed
+
+    def gang(self, workload: str, alike: str, *, spread: float, seconds: float, now: float) -> float:
+        """Take one noisy time of a gang; returns the locality penalty of its workload that is believed then."""
+        point = measured(alike, spread, [seconds * self._dice.lognormvariate(0.0, self._world.noise)], at=now)
+        points = self._gangs[workload] = joined(self._gangs.get(workload, ()), [point] if point else [])
+        return believed(*penalty_of(points, now), usual=self._world.penalty)
 
     def aged(self, now: float) -> dict[str, dict[GpuKey, float]]:
         """By class, the scores at their present age."""

@@ -33,7 +33,7 @@ from weft.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Update
 from weft.messages.events import Event
 from weft.messages.history import Record
 from weft.messages.http.status import DatabaseView
-from weft.messages.signals import Curve, GpuScore, PairSlowdown, WorkloadClass
+from weft.messages.signals import Curve, GpuScore, PairSlowdown, WorkloadClass, WorkloadPenalty
 from weft.store.accounts import AccountStore
 from weft.store.arrays import ArrayStore
 from weft.store.audit import AuditStore
@@ -265,6 +265,8 @@ class GatewayStore(
 
     async def classes(self, *, pool: str, since: float = 0.0) -> list[WorkloadClass]: ...
 
+    async def penalties(self, *, pool: str, since: float = 0.0) -> list[WorkloadPenalty]: ...
+
     async def curves(self, *, pool: str, subjects: Sequence[str]) -> list[Curve]: ...
 
     async def policy(self, *, pool: str) -> str:
@@ -431,6 +433,9 @@ class SchedulerStore(RelayStore, LeaseStore, Protocol):
     async def slowdowns(self) -> list[PairSlowdown]:
         """How jobs of two classes slow each other down on one GPU, in order."""
 
+    async def penalties(self, *, pool: str, since: float = 0.0) -> list[WorkloadPenalty]:
+        """Locality penalties of workloads stored since then, the newest last; without their points."""
+
     async def quotas(self, *, pool: str | None = None) -> list[Quota]:
         """The quotas of the pool, by name."""
 
@@ -468,6 +473,14 @@ class ScorerStore(Protocol):
 
     async def forget_slowdowns(self, *, before: float) -> int:
         """Delete slowdowns stored before then; returns how many."""
+
+    async def save_penalties(self, penalties: Sequence[WorkloadPenalty], *, pool: str) -> None: ...
+
+    async def penalties_of(self, *, pool: str, workloads: Sequence[str]) -> list[WorkloadPenalty]:
+        """The locality penalties of these workloads, with the points that show them."""
+
+    async def forget_penalties(self, *, before: float) -> int:
+        """Delete penalties stored before then, of every pool; returns how many."""
 
     async def forget_curves(self, *, before: float) -> int:
         """Delete curves stored before then, of every pool; returns how many."""

@@ -22,7 +22,7 @@ from weft.messages.accounts import JobFacts
 from weft.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Tune, Update
 from weft.messages.events import Event, step_data
 from weft.messages.history import Record
-from weft.messages.signals import Curve, CurvePoint
+from weft.messages.signals import Curve, CurvePoint, GangPoint, WorkloadPenalty
 from weft.messages.tolerant import TolerantDecoder
 from weft.store import OpenService, UnlawfulError, Unsent
 from weft.store.arrays import ArrayKept
@@ -331,6 +331,10 @@ def curve_of(row: Row) -> Curve:
     return Curve(pool=row["pool"], subject=row["subject"], points=_POINTS.decode(row["points"]), at=row["at"])
 
 
+def penalty_of(row: Row) -> WorkloadPenalty:
+    return WorkloadPenalty(**{**row, "points": _GANG_POINTS.decode(row["points"])})
+
+
 def envelope_of(row: Row) -> Envelope:
     return Envelope(job_id=row["job_id"], pool=row["pool"], epoch=row["epoch"], state=row["state"].encode())
 
@@ -339,6 +343,7 @@ _SPEC = TolerantDecoder(JobSpec)
 _CAUSE = TolerantDecoder(Cause)
 _TUNE = TolerantDecoder(Tune)
 _POINTS = TolerantDecoder(tuple[CurvePoint, ...])
+_GANG_POINTS = TolerantDecoder(tuple[GangPoint, ...])
 _PLACEMENT = TolerantDecoder(Placement)
 _SIZE = TolerantDecoder(dict[str, int])
 _SCALE = TolerantDecoder(Scale)

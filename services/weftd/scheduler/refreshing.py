@@ -1,4 +1,4 @@
-"""Refreshes the scores, classes, slowdowns and quotas that the core knows, from messages and from the store."""
+"""Refreshes scores, classes, slowdowns, penalties and quotas that the core knows, from messages and from the store."""
 
 from collections.abc import Sequence
 
@@ -50,6 +50,9 @@ class Refresher:
         slowdowns = await self._store.slowdowns()
         if self._core.cluster_state.score_cache.is_slowed_anew(slowdowns):
             self._journal.slow(slowdowns)
+        penalties = await self._store.penalties(pool=self._core.pool, since=since)
+        if news := [one for one in penalties if self._core.cluster_state.score_cache.is_penalty_news(one)]:
+            self._journal.learn_penalties(news)
         self._scores_at = now
         self.joined.clear()
         if new := [score for score in found if self._core.cluster_state.score_cache.is_news(score)]:

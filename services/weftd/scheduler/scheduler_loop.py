@@ -285,6 +285,7 @@ class SchedulerLoop:
             lease, str(self.core.settings.policy), preemption_after=self.core.settings.preemption_after_seconds
         )
         slowdowns = await self._store.slowdowns()
+        penalties = await self._store.penalties(pool=pool)
         nodes, jobs, scores, classes, quotas = await asyncio.gather(
             self._store.nodes(pool=pool),
             self._store.open_jobs(pool=pool),
@@ -303,6 +304,7 @@ class SchedulerLoop:
             scores=scores,
             classes=classes,
             slowdowns=slowdowns,
+            penalties=penalties,
             quotas=quotas,
             used=used,
             now=self._clock(),

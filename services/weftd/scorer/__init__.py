@@ -2,5 +2,5 @@
 
 Takes: NodeSampled and ProgressSeen of its own nodes; PacesSeen and ScorerPresent of the other scorers.
 Sends: GpusScored, ClassesLearnt; PacesSeen and ScorerPresent; ServiceReported.
-Owns:  gpu_scores, workload_classes, curves, class_slowdowns.
+Owns:  gpu_scores, workload_classes, curves, class_slowdowns, workload_penalties.
 """

@@ -26,6 +26,7 @@ from weftd.scorer.measuring import Measuring
 from weftd.scorer.metrics import ScoreGauges
 from weftd.scorer.settings import ScorerSettings
 from weftd.scorer.thinking.core import Due, Scorer
+from weftd.scorer.thinking.gangs import GangTimes, penalties
 from weftd.scorer.thinking.scores import MeasuredGpus
 from weftd.scorer.thinking.throughput import Growth, grown
 from weftd.scorer.thinking.workloads import REMEMBERED_SECONDS, REVIEW_SECONDS
@@ -83,6 +84,7 @@ async def run(
             await store.forget_curves(before=before)
             await store.forget_scores(before=before)
             await store.forget_slowdowns(before=before)
+            await store.forget_penalties(before=before)
 
     patient = (StoreUnavailableError,)
     try:
@@ -143,6 +145,7 @@ class _Shell:
         await self._keep_scores(due)
         await self._keep_classes(due)
         await self._keep_curves(due.growths)
+        await self._keep_penalties(due.gangs)
 
     async def _measure(self, measuring: Measuring, mine: Sequence[Node], jobs: Sequence[Job]) -> None:
         found = await measuring.turn(mine, jobs, now=self._clock())
@@ -221,6 +224,14 @@ class _Shell:
                 )
             ]
             await self._store.save_curves(grown(known, some, at=self._clock()))
+
+    async def _keep_penalties(self, gangs: Sequence[GangTimes]) -> None:
+        for pool in sorted({one.pool for one in gangs}):
+            of_pool = [one for one in gangs if one.pool == pool]
+            for begin in range(0, len(of_pool), CURVES_AT_ONCE):
+                some = of_pool[begin : begin + CURVES_AT_ONCE]
+                known = await self._store.penalties_of(pool=pool, workloads=[one.workload for one in some])
+                await self._store.save_penalties(penalties(known, some, at=self._clock()), pool=pool)
 
 
 class NodeSubscriptions:

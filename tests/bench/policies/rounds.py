@@ -31,12 +31,24 @@ PLACERS: dict[str, Placer] = {"pal": pal, "pm-first": pm_first, "packed-sticky":
 class _Job:
     """One job on its way; `number` is its place in the workload."""
 
-    __slots__ = ("allocations", "begun", "done_s", "moves", "number", "slowdown", "spell_begin", "spells", "trace")
+    __slots__ = (
+        "allocations",
+        "asked",
+        "begun",
+        "done_s",
+        "moves",
+        "number",
+        "slowdown",
+        "spell_begin",
+        "spells",
+        "trace",
+    )
 
     def __init__(self, number: int, trace: TraceJob) -> None:
         self.number = number
         self.trace = trace
         self.done_s = 0.0
+        self.asked = PlacementRequest(trace.job_class, trace.id)
         self.allocations: tuple[Allocation, ...] = ()
         self.slowdown = 1.0
         self.begun: float | None = None
@@ -57,7 +69,7 @@ class _Job:
             self.moves += 1
         self.begun = now if self.begun is None else self.begun
         self.allocations, self.spell_begin = allocations, now
-        self.slowdown = free_capacity.slowdown(allocations, self.trace.job_class)
+        self.slowdown = free_capacity.slowdown(allocations, self.asked)
 
     def leave(self, now: float) -> None:
         if self.allocations and now > self.spell_begin:
@@ -147,7 +159,7 @@ def _place(active: Sequence[_Job], free_capacity: FreeCapacity, now: float, gpus
         )
     placed: dict[int, tuple[Allocation, ...]] = {}
     for job in waiting:
-        found = find(free_capacity, shape_of(job.trace.gpus), PlacementRequest(job.trace.job_class, job.trace.id))
+        found = find(free_capacity, shape_of(job.trace.gpus), job.asked)
         if found is None:
             break
         placed[job.number] = found

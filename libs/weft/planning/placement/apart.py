@@ -61,7 +61,7 @@ def _one(
     node = fewest[1]
     if node.near is not None and want.request.gpus > 1:
         name = free_capacity.scores.known(asked.job_class)
-        return node, inside(free_capacity, node, node.near, want, 1, name)[0]
+        return node, inside(free_capacity, node, node.near, want, 1, name, free_capacity.locality.across_nodes)[0]
     return node, _best(free_capacity, want, asked, node)[1]
 
 
@@ -91,5 +91,5 @@ def _best(
         for (slowest, taken), worst in zip(offers, worst_scores(free_capacity, node, offers), strict=True)
     ]
     cost, taken = min(costs)
-    cost += links_cost(free_capacity, node, want, 1, name)
+    cost += links_cost(node, want, 1, free_capacity.locality.across_nodes)
     return (cost + WHOLE_NODES * (whole - request.gpus) / gpus, taken)

@@ -16,14 +16,21 @@ WHOLE_GROUPS = 0.1  # the most that it costs to break the groups of one level
 
 
 def inside(
-    free_capacity: FreeCapacity, node: NodeCapacity, near: Near, want: RoleRequest, count: int, name: str
+    free_capacity: FreeCapacity,
+    node: NodeCapacity,
+    near: Near,
+    want: RoleRequest,
+    count: int,
+    name: str,
+    penalty: float,
 ) -> list[tuple[int, ...]]:
-    """The GPUs of `count` replicas of the role; as many must be free. `name`: the class whose scores count."""
+    """The GPUs of `count` replicas of the role; as many must be free. `name`: the class whose scores count;
+    `penalty`: what the job loses across nodes."""
     size, node_id = want.request.gpus, node.node.id
     of_class, of_worst = free_capacity.scores.of(name), free_capacity.scores.worst.get(node_id, {})
     own = [of_class.get((node_id, gpu), TYPICAL) for gpu in near.gpus]
     worst = [of_worst.get(gpu, TYPICAL) for gpu in near.gpus]
-    numa, penalty = near.topology.numa, free_capacity.locality.across(name)
+    numa = near.topology.numa
     whole = near.mask(node.gpus.whole)
 
     def cost(group: int) -> tuple[float, int]:
@@ -38,13 +45,13 @@ def inside(
     return [(gpu,) for gpu in gpus] if size == 1 else near.split(gpus, size)
 
 
-def links_cost(free_capacity: FreeCapacity, node: NodeCapacity, want: RoleRequest, count: int, name: str) -> float:
+def links_cost(node: NodeCapacity, want: RoleRequest, count: int, penalty: float) -> float:
     """The part of its time that such a job loses by the links of the nearest GPUs that are free there."""
     near, gpus = node.near, count * want.request.gpus
     if near is None or gpus < 2:
         return 0.0
     bandwidth = near.best(near.mask(node.gpus_for(want.request)), gpus)
-    return locality_of(bandwidth, free_capacity.locality.across(name)) - 1.0
+    return locality_of(bandwidth, penalty) - 1.0
 
 
 def in_parts(node: NodeCapacity, replicas: list[tuple[int, ...]]) -> list[tuple[int, ...]]:

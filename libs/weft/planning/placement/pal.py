@@ -17,7 +17,7 @@ def pal(free_capacity: FreeCapacity, want: RoleRequest, count: int, asked: Place
     bins, name = bins_of(free_capacity, asked.job_class), name_of_bins(free_capacity, asked.job_class)
     if not _could_be_in_one_node(free_capacity, want, count):
         return fastest(free_capacity, want, count, bins, name)
-    for bin_score, within in offers(bins, free_capacity.locality.across(asked.job_class)):
+    for bin_score, within in offers(bins, free_capacity.locality.across(asked.workload)):
         found = (
             in_one_node(free_capacity, want, count, bins, name, most=bin_score)
             if within

@@ -24,7 +24,7 @@ def weft_best(free_capacity: FreeCapacity, want: RoleRequest, count: int, asked:
     together = _in_one_node(free_capacity, want, count, asked)
     if together is None:
         return _across_nodes(free_capacity, want, count, asked)
-    penalty = free_capacity.locality.across(asked.job_class)
+    penalty = free_capacity.locality.across(asked.workload)
     if count == 1 or _slowdown(free_capacity, together, asked) <= MUCH_SLOWER * penalty:
         return together
     apart = _across_nodes(free_capacity, want, count, asked)
@@ -39,26 +39,28 @@ def _slowdown(free_capacity: FreeCapacity, picks: Picks, asked: PlacementRequest
     scores = free_capacity.scores.of(asked.job_class)
     keys = [(node.node.id, gpu) for node, replicas in picks for gpus in replicas for gpu in gpus]
     nodes = {node_id for node_id, _ in keys}
-    links = free_capacity.within(keys[0][0], [gpu for _, gpu in keys], asked.job_class) if len(nodes) == 1 else 1.0
-    return max([scores.get(key, TYPICAL) for key in keys]) * links * free_capacity.spread_over(nodes, asked.job_class)
+    links = free_capacity.within(keys[0][0], [gpu for _, gpu in keys], asked.workload) if len(nodes) == 1 else 1.0
+    return max([scores.get(key, TYPICAL) for key in keys]) * links * free_capacity.spread_over(nodes, asked.workload)
 
 
 def _in_one_node(free_capacity: FreeCapacity, want: RoleRequest, count: int, asked: PlacementRequest) -> Picks | None:
     if count * want.request.gpus > free_capacity.largest:
         return None
     name = free_capacity.scores.known(asked.job_class)
-    found = free_capacity.best_node((want.request, count, name), _cost_of_node(free_capacity, want, count, name))
+    penalty = free_capacity.locality.across(asked.workload) if count * want.request.gpus > 1 else TYPICAL
+    cost = _cost_of_node(free_capacity, want, count, name, penalty)
+    found = free_capacity.best_node((want.request, count, name, penalty), cost)
     if found is None:
         return None
     node = found[1]
     if node.near is not None:
-        return [(node, inside(free_capacity, node, node.near, want, count, name))]
+        return [(node, inside(free_capacity, node, node.near, want, count, name, penalty))]
     offers = chunks(node, want.request, free_capacity.scores.of(name), name)
     return [(node, [offers[at][1] for at in _dispensable(offers, worst_scores(free_capacity, node, offers), count)])]
 
 
 def _cost_of_node(
-    free_capacity: FreeCapacity, want: RoleRequest, count: int, name: str
+    free_capacity: FreeCapacity, want: RoleRequest, count: int, name: str, penalty: float
 ) -> Callable[[NodeCapacity], tuple[float] | None]:
     request, scores = want.request, free_capacity.scores.of(name)
     cpus, memory, gpus = request.cpus, request.memory, count * request.gpus
@@ -75,7 +77,7 @@ def _cost_of_node(
             costs = _kept_costs(free_capacity, node, need, offers)
         if count > len(costs):
             return None
-        return (costs[count - 1] + (links_cost(free_capacity, node, want, count, name) if node.near else 0.0),)
+        return (costs[count - 1] + (links_cost(node, want, count, penalty) if node.near else 0.0),)
 
     def cost_of_one(node: NodeCapacity) -> tuple[float] | None:
         """The same for one chunk, without looking at the costs of more."""
@@ -84,7 +86,7 @@ def _cost_of_node(
         offers = chunks(node, request, scores, name)
         if not offers:
             return None
-        links = links_cost(free_capacity, node, want, 1, name) if node.near else 0.0
+        links = links_cost(node, want, 1, penalty) if node.near else 0.0
         return (_cost_of_one(free_capacity, node, offers) + links,)
 
     return cost_of_one if count == 1 else cost

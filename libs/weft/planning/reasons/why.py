@@ -24,7 +24,8 @@ NONE_SLOW = SlowGpus({}, 0.0)
 
 class PlacementExplanation(Struct, frozen=True):
     """In `numbers`, `slowdown` is the score of the slowest GPU (`slowest`) times `locality`: the factor of the network
-    between its nodes, or of the links between its GPUs if they are on one node."""
+    between its nodes, or of the links between its GPUs if they are on one node. `penalty_learnt`: the factor across
+    nodes that its workload has shown, where that is known."""
 
     sentence: str
     numbers: dict[str, float]
@@ -53,9 +54,9 @@ def why_there(
         free_capacity.scores.get(asked.job_class, (one.node_id, gpu)) for one in allocations for gpu in one.gpus
     )
     slowdown = (
-        max(free_capacity.slowdown([one], asked.job_class) for one in allocations if one.gpus)
+        max(free_capacity.slowdown([one], asked) for one in allocations if one.gpus)
         if asked.is_service
-        else free_capacity.slowdown(allocations, asked.job_class)
+        else free_capacity.slowdown(allocations, asked)
     )
     locality = slowdown / slowest
     numbers = {"slowdown": slowdown, "slowest": slowest, "locality": locality}
@@ -64,6 +65,9 @@ def why_there(
     speed = f"slowest {slowest:.2f}" if several else f"score {slowest:.2f}"
     if locality != 1.0:
         speed += f" × locality {locality:.2f}"
+        if asked.workload in free_capacity.locality.by_workload:
+            numbers["penalty_learnt"] = free_capacity.locality.across(asked.workload)
+            speed += f" (its workload was measured: {numbers['penalty_learnt']:.2f} across nodes)"
     how = "pinned" if pinned else SHARING if len(shared) == len(allocations) else placement
     if asked.is_service and not pinned:
         how = APART
@@ -76,7 +80,7 @@ def why_there(
     alike = pinned or placement == "packed" or how in (SHARING, APART)  # packed would have put it there too
     otherwise = None if alike else find(free_capacity, resource_request, asked, placer=packed)
     if otherwise is not None:
-        numbers["slowdown_packed"] = free_capacity.slowdown(otherwise, asked.job_class)
+        numbers["slowdown_packed"] = free_capacity.slowdown(otherwise, asked)
         sentence += _against(numbers["slowdown_packed"], slowdown)
         left = _free_beside(free_capacity, resource_request, nodes) | _gpus_of(otherwise)
         if avoided := slow.avoided(sorted(left - taken), slowest):

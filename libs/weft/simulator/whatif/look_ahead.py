@@ -83,7 +83,9 @@ class LookAhead:
         backfills = policy.backfill != "none"
         every = sorted(present.jobs, key=lambda job: (job.seq, job.id))
         self._jobs = [RunningJob(number, job, backfills=backfills) for number, job in enumerate(every)]
-        self._free_capacity = FreeCapacity(Scores(present.scores), placer=policy.placing.placer)
+        self._free_capacity = FreeCapacity(
+            Scores(present.scores), placer=policy.placing.placer, locality=present.locality
+        )
         for node in present.nodes:
             self._free_capacity.add(node)
         gpus = sum(len(node.capacity.gpus) for node in present.nodes)

@@ -12,6 +12,7 @@ from weft.domain.spec import JobSpec
 from weft.planning.borrowing import why_never_lends
 from weft.planning.growth import LiveSizes, live_sizes
 from weft.planning.jobs import asked_by
+from weft.planning.locality import Locality
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from weft.planning.preemption.minimum_run import SECONDS, MinimumRun
 from weft.planning.resource_request import PlacementRequest, ResourceRequest, resource_request_of_job
@@ -63,7 +64,7 @@ class JobNow(Struct, frozen=True, kw_only=True):
 
 class Present(Struct, frozen=True, kw_only=True):
     """`jobs` are of one moment; `scores`: by class, how fast each GPU is believed to be; `quotas`: those in force.
-    `minimum_run`: how long a job runs before it may be pre-empted."""
+    `minimum_run`: how long a job runs before it may be pre-empted; `locality`: what distance is believed to cost."""
 
     nodes: tuple[Node, ...]
     jobs: tuple[JobNow, ...]
@@ -71,6 +72,7 @@ class Present(Struct, frozen=True, kw_only=True):
     scores: Mapping[str, Mapping[GpuKey, float]] = {}
     quotas: tuple[Quota, ...] = ()
     minimum_run: MinimumRun = MinimumRun(SECONDS)
+    locality: Locality = Locality()
 
 
 class Supposition(Struct, frozen=True, kw_only=True):

@@ -6,9 +6,9 @@ import msgspec
 
 from weft.domain.cluster import Node
 from weft.domain.lease import Lease
-from weft.messages.signals import Curve, GpuScore, PairSlowdown, WorkloadClass
+from weft.messages.signals import Curve, GpuScore, PairSlowdown, WorkloadClass, WorkloadPenalty
 from weft.store.asking import Asking
-from weft.store.rows import as_json, as_text, curve_of, node_of
+from weft.store.rows import as_json, as_text, curve_of, node_of, penalty_of
 
 
 class PostgresNodes:
@@ -116,6 +116,26 @@ class PostgresLearnt:
 
     async def forget_slowdowns(self, *, before: float) -> int:
         return await self.asking.count("forget_slowdowns", before)
+
+    async def save_penalties(self, penalties: Sequence[WorkloadPenalty], *, pool: str) -> None:
+        await self.asking.row(
+            "save_penalties",
+            pool,
+            [one.workload for one in penalties],
+            [one.penalty for one in penalties],
+            [one.confidence for one in penalties],
+            [msgspec.json.encode(one.points).decode() for one in penalties],
+            [one.at for one in penalties],
+        )
+
+    async def penalties(self, *, pool: str, since: float = 0.0) -> list[WorkloadPenalty]:
+        return [WorkloadPenalty(**row) for row in await self.asking.rows("penalties", pool, since)]
+
+    async def penalties_of(self, *, pool: str, workloads: Sequence[str]) -> list[WorkloadPenalty]:
+        return [penalty_of(row) for row in await self.asking.rows("penalties_of", pool, list(workloads))]
+
+    async def forget_penalties(self, *, before: float) -> int:
+        return await self.asking.count("forget_penalties", before)
 
     async def save_curves(self, curves: Sequence[Curve]) -> None:
         await self.asking.row(

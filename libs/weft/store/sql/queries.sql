@@ -1219,6 +1219,29 @@ SELECT job_class, beside, slowdown, confidence, workloads, extract(epoch FROM at
 WITH gone AS (DELETE FROM class_slowdowns WHERE at < to_timestamp($1::float8) RETURNING 1)
 SELECT count(*) AS count FROM gone;
 
+-- name: save_penalties
+INSERT INTO workload_penalties AS known (pool, workload, penalty, confidence, points, at)
+SELECT $1, workload, penalty, confidence, points::jsonb, to_timestamp(at)
+  FROM unnest($2::text[], $3::float8[], $4::float8[], $5::text[], $6::float8[])
+       AS new (workload, penalty, confidence, points, at)
+ON CONFLICT (pool, workload) DO UPDATE
+   SET penalty = excluded.penalty, confidence = excluded.confidence, points = excluded.points, at = excluded.at
+ WHERE known.at <= excluded.at;
+
+-- name: penalties
+-- Without the points that show them: a scheduler reads every workload.
+SELECT workload, penalty, confidence, extract(epoch FROM at)::float8 AS at
+  FROM workload_penalties
+ WHERE pool = $1 AND at >= to_timestamp($2::float8) AND confidence > 0 ORDER BY at, workload;
+
+-- name: penalties_of
+SELECT workload, penalty, confidence, points::text AS points, extract(epoch FROM at)::float8 AS at
+  FROM workload_penalties WHERE pool = $1 AND workload = ANY ($2::text[]) ORDER BY workload;
+
+-- name: forget_penalties
+WITH gone AS (DELETE FROM workload_penalties WHERE at < to_timestamp($1::float8) RETURNING 1)
+SELECT count(*) AS count FROM gone;
+
 -- name: forget_curves
 WITH gone AS (DELETE FROM curves WHERE at < to_timestamp($1::float8) RETURNING 1) SELECT count(*) AS count FROM gone;
 

@@ -17,6 +17,7 @@ from weft.domain.spec import JobSpec
 from weft.domain.text import plural
 from weft.messages.signals import GpuScore
 from weft.messages.whatif import WhatIfJob, WhatIfSide, WhatIfView, WhatIfWanted
+from weft.planning.locality import Locality
 from weft.planning.policy import Policy
 from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.scores import GpuKey
@@ -26,6 +27,7 @@ from weft.simulator.whatif.look_ahead import WhatIfOutcome
 from weft.simulator.whatif.present import JobNow, Present, Supposition, job_of, jobs_now, policy_of, supposed
 from weft.simulator.whatif.worker import Task, encoded, outcomes_of
 from weft.store.tenants import Access
+from weft.variability.penalties import believed
 from weftd.gateway.allowances import check
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.gateway import Gateway
@@ -82,6 +84,7 @@ async def _asked(gateway: Gateway, who: Access, wanted: WhatIfWanted) -> WhatIfA
     holding, queued = await snapshots.holding(pool), await snapshots.queued(pool)
     assumptions = Assumptions(await gateway.estimates.durations(pool), gateway.estimates.steps(holding))
     learnt = {one.workload: one.job_class for one in await snapshots.classes(pool)}
+    penalties = {one.workload: believed(one.penalty, one.confidence) for one in await snapshots.penalties(pool)}
     scores, quotas = _scores(await snapshots.scores(pool)), await snapshots.quotas(pool)
     policy = policy_of(await gateway.store.policy(pool=pool))
     minimum_run = MinimumRun(await gateway.store.preemption_after(pool=pool))
@@ -109,6 +112,7 @@ async def _asked(gateway: Gateway, who: Access, wanted: WhatIfWanted) -> WhatIfA
             policy=policy,
             scores=scores,
             quotas=tuple(quotas),
+            locality=Locality(by_workload=penalties),
             minimum_run=minimum_run,
         )
         return WhatIfAsked(

@@ -10,7 +10,7 @@ from msgspec import Struct
 from weft.domain.cluster import Node
 from weft.domain.job import Job
 from weft.domain.quotas import Quota
-from weft.messages.signals import GpuScore, WorkloadClass
+from weft.messages.signals import GpuScore, WorkloadClass, WorkloadPenalty
 from weft.planning.in_order import KnownPlaces, order_of
 from weft.store import GatewayStore, StoreUnavailableError
 from weftd.gateway.thinking.admission import Admission
@@ -143,6 +143,7 @@ class Snapshots:
         self._queued: dict[str, Fresh[list[Job]]] = {}
         self._scores: dict[str, Fresh[list[GpuScore]]] = {}
         self._classes: dict[str, Fresh[list[WorkloadClass]]] = {}
+        self._penalties: dict[str, Fresh[list[WorkloadPenalty]]] = {}
         self._quotas: dict[str, Fresh[list[Quota]]] = {}
         self._places: dict[str, KnownPlaces] = {}
 
@@ -194,6 +195,13 @@ class Snapshots:
             read = partial(self._store.classes, pool=pool)
             self._classes[pool] = Fresh(read, clock=self._clock, seconds=SCORES_SECONDS)
         return await self._classes[pool].get()
+
+    async def penalties(self, pool: str) -> list[WorkloadPenalty]:
+        """The learnt locality penalties of workloads. Only for known pools: each pool's snapshot stays in memory."""
+        if pool not in self._penalties:
+            read = partial(self._store.penalties, pool=pool)
+            self._penalties[pool] = Fresh(read, clock=self._clock, seconds=SCORES_SECONDS)
+        return await self._penalties[pool].get()
 
     async def pools(self) -> list[str]:
         """Every pool that has nodes, and the default one."""

@@ -20,7 +20,7 @@ from weft.domain.quantity import duration_text
 from weft.domain.quotas import Quota
 from weft.messages.asks import Ask, AskKind
 from weft.messages.nodes import JobOrder, NodeReported, RankOrder, RunState
-from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass
+from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass, WorkloadPenalty
 from weft.planning.locality import Locality
 from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.reasons.refusals import never_fits
@@ -56,6 +56,7 @@ class Scheduler:
         scores: Iterable[GpuScore] = (),
         classes: Iterable[WorkloadClass] = (),
         slowdowns: Iterable[PairSlowdown] = (),
+        penalties: Iterable[WorkloadPenalty] = (),
     ) -> None:
         locality = Locality(across_nodes=self.settings.locality_penalty, across_racks=self.settings.rack_penalty)
         self.cluster_state = ClusterState(
@@ -64,6 +65,7 @@ class Scheduler:
             scores=scores,
             classes=classes,
             slowdowns=slowdowns,
+            penalties=penalties,
             quota_runtime_seconds=self.settings.quota_runtime_seconds,
             minimum_run=MinimumRun(self.settings.preemption_after_seconds),
             half_life_seconds=self.settings.half_life_seconds,
@@ -103,6 +105,7 @@ class Scheduler:
         scores: Sequence[GpuScore] = (),
         classes: Iterable[WorkloadClass] = (),
         slowdowns: Iterable[PairSlowdown] = (),
+        penalties: Iterable[WorkloadPenalty] = (),
         quotas: Sequence[Quota] = (),
         used: Mapping[str, float] | None = None,
         now: float,
@@ -114,7 +117,7 @@ class Scheduler:
         `went_back_at`: when the scheduler found that the store was restored from a backup. `held_until`: until then an
         earlier leader may hold nodes that this one has not answered.
         """
-        self._begin(held_until, scores, classes, slowdowns)
+        self._begin(held_until, scores, classes, slowdowns, penalties)
         self._leader_warmup = self._settle(now, went_back_at)
         self.cluster_state.load(jobs=jobs, nodes=nodes, quotas=quotas, used=used, now=now)
         self.cluster_state.pool.orphans.forgot_placements = went_back_at is not None

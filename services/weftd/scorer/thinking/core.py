@@ -10,6 +10,7 @@ GPUs of one model are compared, too, as a faint sign.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from hashlib import blake2b
 from math import floor, inf
 
@@ -23,6 +24,7 @@ from weft.messages.signals import GpuPace, GpuScore, NodeSampled, PacesSeen, Pai
 from weft.planning.scores import GpuKey
 from weft.samples.arrivals import Arrivals
 from weft.variability.estimate import FAR, SUDDEN
+from weftd.scorer.thinking.gangs import Gangs, GangTimes
 from weftd.scorer.thinking.interference import Interference
 from weftd.scorer.thinking.readings import SpeedReading, clock_pace, clock_reading, shifted_together
 from weftd.scorer.thinking.references import ONE_OF_MANY, TOLD_MOST, Alike, Paces, shares
@@ -57,6 +59,7 @@ class Due(Struct, frozen=True, kw_only=True):
     paces: dict[str, list[GpuPace]] = {}
     classes: dict[str, list[WorkloadClass]] = {}
     growths: list[Growth] = []
+    gangs: list[GangTimes] = []
 
 
 class Scorer:
@@ -79,6 +82,7 @@ class Scorer:
         self._paces = Paces()
         self._workloads = Workloads()
         self._throughput = Throughput()
+        self._gangs = Gangs()
         self._window = -inf
         self._pending: list[SpeedReading] = []
         self._to_tell: dict[str, dict[Alike, list[GpuPace]]] = {}
@@ -142,7 +146,9 @@ class Scorer:
 
     def _hear_of_led(self) -> None:
         self.also_hears = self._where.nodes_led_to() - self.owned
-        self._throughput.forget(but=(job_id for job_id, _ in self._where.leads))
+        led = [job_id for job_id, _ in self._where.leads]
+        self._throughput.forget(but=led)
+        self._gangs.forget(but=led)
 
     # from messages
 
@@ -221,7 +227,13 @@ class Scorer:
                 scores.setdefault(node.pool, []).append(score)
         paces = {} if alone else self._told_paces()
         self._to_tell = {}
-        return Due(scores=scores, paces=paces, classes=self._classes(now), growths=self._growths(now))
+        return Due(
+            scores=scores,
+            paces=paces,
+            classes=self._classes(now),
+            growths=self._growths(now),
+            gangs=self._gangs.due(now),
+        )
 
     def stored(self, scores: Iterable[GpuScore]) -> None:
         self._standings.store(scores, self._now)
@@ -271,9 +283,16 @@ class Scorer:
             self._read(run, unfit, now, settled=settled)
         for key, runs in self._where.leads.items():
             if runs[0].due(now) and self._where.known_for(key, now) >= SETTLED_SECONDS:
-                self._throughput.window(key[0], runs, now, model=self._model_of(runs))
+                model = self._model_of(runs)
+                self._throughput.window(key[0], runs, now, model=model)
+                job_class = self._workloads.class_of(self._where.jobs[key].spec, runs[0].workload)
+                believed = partial(self._believed, job_class, now)
+                self._gangs.window(key[0], runs, now, nodes=self._nodes, model=model, believed=believed)
         for run in due:
             run.begin(now)
+
+    def _believed(self, job_class: str, now: float, place: GpuKey) -> float:
+        return self._standings.believed(place, job_class, now)
 
     def _model_of(self, runs: Iterable[ScoredRun]) -> str:
         """The model of all GPUs of these runs; empty if they have none, or of several models."""

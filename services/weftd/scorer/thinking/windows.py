@@ -228,9 +228,17 @@ class ScoredRun:
             return Unfit.MEMORY
         if self.disk_pressure / samples >= IO_WAIT or self.blocked / seen >= BLOCKED:
             return Unfit.IO
-        told = pace.phases
-        step = max(pace.step_seconds, sum(told.values()))
-        return Unfit.DATA if told.get("t_data", 0.0) >= DATA_PART * step else None
+        return Unfit.DATA if _waits_for_data(pace) else None
+
+
+def is_steady(pace: Pace | None) -> bool:
+    """Return True if the steps are enough, near to each other, and do not wait for data."""
+    return pace is not None and not _waits_for_data(pace) and _unsteady(pace) is None
+
+
+def _waits_for_data(pace: Pace) -> bool:
+    told = pace.phases
+    return told.get("t_data", 0.0) >= DATA_PART * max(pace.step_seconds, sum(told.values()))
 
 
 def _unsteady(pace: Pace) -> Unfit | None:

@@ -6,7 +6,7 @@ from msgspec import structs
 
 from tests.support.doubles.store.nodes import MemoryNodes
 from tests.support.doubles.store.times import micro
-from weft.messages.signals import Curve, GpuScore, PairSlowdown, WorkloadClass
+from weft.messages.signals import Curve, GpuScore, PairSlowdown, WorkloadClass, WorkloadPenalty
 
 
 class MemoryLearnt(MemoryNodes):
@@ -15,6 +15,7 @@ class MemoryLearnt(MemoryNodes):
         self._classes: dict[tuple[str, str], WorkloadClass] = {}  # by pool and workload
         self._curves: dict[tuple[str, str], Curve] = {}  # by pool and subject
         self._slowdowns: dict[tuple[str, str], PairSlowdown] = {}  # by the two classes
+        self._penalties: dict[tuple[str, str], WorkloadPenalty] = {}  # by pool and workload
         self._scores: dict[tuple[str, int, str], tuple[GpuScore, float]] = {}  # with when it was stored
 
     async def save_classes(self, classes: Sequence[WorkloadClass], *, pool: str) -> None:
@@ -46,6 +47,26 @@ class MemoryLearnt(MemoryNodes):
         gone = [pair for pair, one in self._slowdowns.items() if one.at < micro(before)]
         for pair in gone:
             del self._slowdowns[pair]
+        return len(gone)
+
+    async def save_penalties(self, penalties: Sequence[WorkloadPenalty], *, pool: str) -> None:
+        for one in penalties:
+            known = self._penalties.get((pool, one.workload))
+            if known is None or known.at <= micro(one.at):
+                self._penalties[pool, one.workload] = structs.replace(one, at=micro(one.at))
+
+    async def penalties(self, *, pool: str, since: float = 0.0) -> list[WorkloadPenalty]:
+        kept = [one for (of_pool, _), one in self._penalties.items() if of_pool == pool]
+        shown = [structs.replace(one, points=()) for one in kept if one.at >= since and one.confidence > 0]
+        return sorted(shown, key=lambda one: (one.at, one.workload))
+
+    async def penalties_of(self, *, pool: str, workloads: Sequence[str]) -> list[WorkloadPenalty]:
+        return [self._penalties[pool, name] for name in sorted(set(workloads)) if (pool, name) in self._penalties]
+
+    async def forget_penalties(self, *, before: float) -> int:
+        gone = [key for key, one in self._penalties.items() if one.at < micro(before)]
+        for key in gone:
+            del self._penalties[key]
         return len(gone)
 
     async def forget_curves(self, *, before: float) -> int:

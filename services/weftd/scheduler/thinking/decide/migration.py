@@ -11,7 +11,6 @@ from math import inf
 from msgspec import Struct
 
 from weft.domain.checkpoints import lost_seconds
-from weft.domain.classes import class_of
 from weft.domain.job import Allocation, Cause, CauseCode, Job, JobState, Step
 from weft.domain.quantity import duration_text
 from weft.domain.spec import Kind
@@ -21,7 +20,7 @@ from weft.planning.jobs import asked_by, ends_at, standing_of
 from weft.planning.moves import REST, Move, MoveRules, gpus_of, moves_for, together
 from weft.planning.policy import GAINFUL
 from weft.planning.queue import place_of
-from weft.planning.resource_request import ResourceRequest, RoleRequest, resource_request_of
+from weft.planning.resource_request import PlacementRequest, ResourceRequest, RoleRequest, resource_request_of
 from weft.planning.scores import TYPICAL
 from weftd.scheduler.thinking.decide import lifecycle
 from weftd.scheduler.thinking.decide.placing import place
@@ -135,8 +134,8 @@ class Migration:
 
     def _why(self, move: Move, job: Movable, for_whom: str) -> Cause:
         free_capacity = self._cluster_state.pool.free_capacity
-        was = free_capacity.slowdown(job.allocations, job.asked.job_class)
-        becomes = free_capacity.slowdown(move.allocations, job.asked.job_class)
+        was = free_capacity.slowdown(job.allocations, job.asked)
+        becomes = free_capacity.slowdown(move.allocations, job.asked)
         saved = job.left_s * (was - becomes)
         numbers = {
             "slowdown_before": was,
@@ -182,8 +181,8 @@ class Migration:
 
     def _chance(self, job: Job) -> "_Chance":
         cost = self._cost(job)
-        job_class = class_of(job.spec, self._cluster_state.score_cache.learnt)
-        slowdown = self._slowdown(job, job_class)
+        asked = asked_by(job, self._cluster_state.score_cache.learnt)
+        slowdown = self._slowdown(job, asked)
         may = (
             job.state is _S.RUNNING
             and job.spec.preemptible
@@ -195,7 +194,7 @@ class Migration:
         return _Chance(
             version=job.version,
             gpus=job.gpus_held,
-            part=1.0 - self._fastest_of(job_class) / slowdown if may else 0.0,
+            part=1.0 - self._fastest_of(asked.job_class) / slowdown if may else 0.0,
             needed=self._rules.margin * cost,
             not_before=job.held_since + REST * cost if job.epoch else 0.0,
             began=job.held_since - job.attained_seconds,
@@ -214,13 +213,13 @@ class Migration:
             asked=asked,
             allocations=job.placement.allocations,
             gpus=job.gpus_held,
-            left_s=self._chances[job.id].left(now) / self._slowdown(job, asked.job_class),
+            left_s=self._chances[job.id].left(now) / self._slowdown(job, asked),
             cost_s=self._cost(job),
         )
 
-    def _slowdown(self, job: Job, job_class: str) -> float:
+    def _slowdown(self, job: Job, asked: PlacementRequest) -> float:
         assert job.placement is not None
-        return self._cluster_state.pool.free_capacity.slowdown(job.placement.allocations, job_class)
+        return self._cluster_state.pool.free_capacity.slowdown(job.placement.allocations, asked)
 
     def _fastest_of(self, job_class: str) -> float:
         if job_class not in self._fastest:

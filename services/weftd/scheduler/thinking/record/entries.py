@@ -20,7 +20,7 @@ from weft.domain.spec import JobSpec
 from weft.messages.asks import Ask
 from weft.messages.history import Record
 from weft.messages.nodes import JobOrder, NodeReported, NodeSigns, RunSeen
-from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass
+from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass, WorkloadPenalty
 from weftd.scheduler.thinking.core_settings import Settings
 from weftd.scheduler.thinking.record.long_texts import filler, in_ask, in_job, marked
 
@@ -45,6 +45,7 @@ class Loaded(Struct, frozen=True, array_like=True, tag=0):
     quotas: tuple[Quota, ...] = ()
     used: dict[str, float] = {}
     slowdowns: tuple[PairSlowdown, ...] = ()
+    penalties: tuple[WorkloadPenalty, ...] = ()
 
 
 class Began(Struct, frozen=True, array_like=True, tag=2):
@@ -103,6 +104,12 @@ class Slowed(Struct, frozen=True, array_like=True, tag=17):
     """All that is known of how jobs of two classes slow each other down on one GPU."""
 
     slowdowns: tuple[PairSlowdown, ...]
+
+
+class PenaltiesLearnt(Struct, frozen=True, array_like=True, tag=18):
+    """New locality penalties of workloads."""
+
+    penalties: tuple[WorkloadPenalty, ...]
 
 
 class QuotasSet(Struct, frozen=True, array_like=True, tag=16):
@@ -168,6 +175,7 @@ Entry: TypeAlias = (
     | Rescored
     | Learnt
     | Slowed
+    | PenaltiesLearnt
     | QuotasSet
     | EndsTold
     | Decided

@@ -18,7 +18,7 @@ from weft.domain.quotas import Quota
 from weft.messages.asks import Ask
 from weft.messages.history import Record
 from weft.messages.nodes import JobOrder, NodeReported
-from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass
+from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass, WorkloadPenalty
 from weftd.scheduler.thinking.core import Scheduler
 from weftd.scheduler.thinking.record.entries import (
     FORMAT,
@@ -34,6 +34,7 @@ from weftd.scheduler.thinking.record.entries import (
     Learnt,
     Loaded,
     NotStored,
+    PenaltiesLearnt,
     QuotasSet,
     Reported,
     Rescored,
@@ -111,6 +112,7 @@ class Journal:
         quotas: Sequence[Quota] = (),
         used: Mapping[str, float] | None = None,
         slowdowns: Sequence[PairSlowdown] = (),
+        penalties: Sequence[WorkloadPenalty] = (),
     ) -> None:
         """Begin from the store, as leader of this epoch. Entries not stored are dropped: no stored step needs them."""
         self.core.load(
@@ -119,6 +121,7 @@ class Journal:
             scores=scores,
             classes=classes,
             slowdowns=slowdowns,
+            penalties=penalties,
             quotas=quotas,
             used=used,
             now=now,
@@ -140,6 +143,7 @@ class Journal:
             quotas=tuple(quotas),
             used=dict(used or {}),
             slowdowns=tuple(slowdowns),
+            penalties=tuple(penalties),
         )
         self._open(loaded, now)
 
@@ -187,6 +191,11 @@ class Journal:
         self.core.cluster_state.slow(slowdowns)
         self._flush_answers()
         self._entries.append(Slowed(tuple(slowdowns)))
+
+    def learn_penalties(self, penalties: Sequence[WorkloadPenalty]) -> None:
+        self.core.cluster_state.learn_penalties(penalties)
+        self._flush_answers()
+        self._entries.append(PenaltiesLearnt(tuple(penalties)))
 
     def limit(self, quotas: Sequence[Quota], now: float) -> None:
         self.core.cluster_state.limit(quotas, now)

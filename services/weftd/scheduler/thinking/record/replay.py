@@ -28,6 +28,7 @@ from weftd.scheduler.thinking.record.entries import (
     Learnt,
     Loaded,
     NotStored,
+    PenaltiesLearnt,
     QuotasSet,
     Repeated,
     Reported,
@@ -170,6 +171,7 @@ class Replay:
                     scores=entry.scores,
                     classes=entry.classes,
                     slowdowns=entry.slowdowns,
+                    penalties=entry.penalties,
                     now=entry.now,
                     went_back_at=entry.went_back_at,
                     held_until=entry.held_until,
@@ -216,6 +218,8 @@ class Replay:
                 core.cluster_state.learn(classes, self._now)
             case Slowed(slowdowns):
                 core.cluster_state.slow(slowdowns)
+            case PenaltiesLearnt(penalties):
+                core.cluster_state.learn_penalties(penalties)
             case QuotasSet(at, quotas):
                 core.cluster_state.limit(quotas, at)
             case EndsTold(ends, at):

@@ -28,7 +28,7 @@ from weft.domain.quotas import Quota
 from weft.domain.sizes import how_resized, is_elastic
 from weft.domain.spec import ResizeHow
 from weft.messages.nodes import NodeReported
-from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass
+from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass, WorkloadPenalty
 from weft.planning.borrowing import loans_text, still_owed
 from weft.planning.capacity import FreeCapacity
 from weft.planning.growth import live_sizes
@@ -85,13 +85,16 @@ class ClusterState:
         scores: Iterable[GpuScore] = (),
         classes: Iterable[WorkloadClass] = (),
         slowdowns: Iterable[PairSlowdown] = (),
+        penalties: Iterable[WorkloadPenalty] = (),
         quota_runtime_seconds: float = 0.0,
         minimum_run: MinimumRun | None = None,
         half_life_seconds: float = HALF_LIFE_SECONDS,
     ) -> None:
         self.policy = policy
         self.jobs = OpenJobs()
-        self.score_cache = ScoreCache(scores, classes, slowdowns)
+        locality = locality or Locality()
+        self.score_cache = ScoreCache(scores, classes, slowdowns, penalties, usual_penalty=locality.across_nodes)
+        locality = structs.replace(locality, by_workload=self.score_cache.penalties)
         free_capacity = FreeCapacity(
             Scores(self.score_cache.by_class()), placer=policy.placing.placer, locality=locality
         )
@@ -149,6 +152,12 @@ class ClusterState:
         """Take in how jobs of two classes slow each other down on one GPU: later placements use it."""
         self.score_cache.slow(slowdowns)
         self.pool.free_capacity.scores.slow(self.score_cache.slowdowns)
+
+    def learn_penalties(self, penalties: Iterable[WorkloadPenalty]) -> None:
+        """Take in what gangs of these workloads lose across nodes: later placements use it."""
+        if self.score_cache.learn_penalties(penalties):
+            free_capacity = self.pool.free_capacity
+            free_capacity.locality = structs.replace(free_capacity.locality, by_workload=self.score_cache.penalties)
 
     def limit(self, quotas: Sequence[Quota], now: float) -> None:
         """These quotas are in force from now on, and no others."""

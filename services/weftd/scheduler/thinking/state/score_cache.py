@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from itertools import islice
 
 from weft.domain.classes import JOB_CLASSES
-from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass
+from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass, WorkloadPenalty
 from weft.planning.scores import GpuKey, Slowdowns
+from weft.variability.penalties import USUAL, believed
 
 SLOWDOWN_NEWS = 0.01  # a smaller change of a slowdown is no reason for another record
 LEARNT_MAX = 50_000  # the newest workloads with a known class: a tenant may name any number
@@ -13,15 +14,22 @@ LEARNT_MAX = 50_000  # the newest workloads with a known class: a tenant may nam
 
 class ScoreCache:
     """`learnt`: the class of each workload. `slowdowns`: how jobs of two classes slow each other down on one GPU.
-    `changes` counts every new score, class and slowdown."""
+    `penalties`: how many times as long gangs of a workload take across nodes; of all others that is `usual_penalty`.
+    `changes` counts every new score, class, slowdown and penalty."""
 
     def __init__(
         self,
         scores: Iterable[GpuScore] = (),
         classes: Iterable[WorkloadClass] = (),
         slowdowns: Iterable[PairSlowdown] = (),
+        penalties: Iterable[WorkloadPenalty] = (),
+        *,
+        usual_penalty: float = USUAL,
     ) -> None:
         self.changes = 0
+        self._usual_penalty = usual_penalty
+        self.penalties: dict[str, float] = {}
+        self.learn_penalties(penalties)
         self.slowdowns = _slowdowns(slowdowns)
         self.learnt = _classes(classes)
         self._scores: dict[str, dict[GpuKey, GpuScore]] = {}  # by class
@@ -76,6 +84,23 @@ class ScoreCache:
         """Believe these, and no others."""
         self.slowdowns = _slowdowns(slowdowns)
         self.changes += 1
+
+    def is_penalty_news(self, one: WorkloadPenalty) -> bool:
+        return self.penalties.get(one.workload) != self._believed(one)
+
+    def learn_penalties(self, penalties: Iterable[WorkloadPenalty]) -> bool:
+        """Take in new penalties, the newest last; returns whether any differs from the known ones. If so, `penalties`
+        is a new mapping."""
+        new = {one.workload: self._believed(one) for one in penalties if self.is_penalty_news(one)}
+        if not new:
+            return False
+        self.changes += 1
+        known = {workload: penalty for workload, penalty in self.penalties.items() if workload not in new}
+        self.penalties = dict(islice({**known, **new}.items(), max(0, len(known) + len(new) - LEARNT_MAX), None))
+        return True
+
+    def _believed(self, one: WorkloadPenalty) -> float:
+        return believed(one.penalty, one.confidence, self._usual_penalty)
 
     def forget(self, node_id: str) -> None:
         """Drop the scores of the GPUs of a removed node."""
