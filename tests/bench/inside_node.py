@@ -125,6 +125,13 @@ def _figures(seen: list[Mix]) -> dict[str, float]:
     return {name: round(value, 4) for name, value in found.items()}
 
 
+def shown(figures: dict[str, dict[str, float]]) -> str:
+    return "\n".join(
+        " ".join([f"{name:12}", *(f"{what} {value:g}" for what, value in each.items())])
+        for name, each in figures.items()
+    )
+
+
 def kept(figures: dict[str, dict[str, float]]) -> bool:
     """Return True if the aims are reached on every topology, the second where the best that is free reaches it."""
     return all(
@@ -141,8 +148,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1, help="random seed (default 1)")
     options = parser.parse_args(arguments)
     figures = measured(count=QUICK if options.quick else MIXES, seed=options.seed)
-    for name, each in figures.items():
-        print(f"{name:12}", *(f"{what} {value:g}" for what, value in each.items()))
+    print(shown(figures))
     print(json.dumps({"seed": options.seed, "aims": AIMS, "kept": kept(figures), "inside_node": figures}))
     return 0 if kept(figures) else 1
 

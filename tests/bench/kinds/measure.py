@@ -1,7 +1,8 @@
 """Weft's planner against Sia's rule on GPUs of three models; at its end one line of JSON.
 
 `--seed` draws the generated workloads; the first Philly workload is measured beside them. Sia has Sia's knowledge; Weft
-is measured with the same, and with curves of workloads. Both know all speeds of rigid jobs.
+is measured with the same, and with curves of workloads. Both know all speeds of rigid jobs. Then the GPUs inside a node
+(`tests/bench/inside_node.py`), and what gangs lose across nodes where the scheduler must learn it (`penalties.py`).
 """
 
 import argparse
@@ -10,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from tests.bench import inside_node
 from tests.bench.figures import Aim, line_of
-from tests.bench.kinds import planning
+from tests.bench.kinds import penalties, planning
 from tests.bench.kinds.runs import PLANNERS, SIA, WEFT, WEFT_AS_SIA, KindsCase, KindsRun, run
 from tests.bench.policies.setups import data
 from tests.bench.policies.tables import geomean, table
@@ -20,6 +22,8 @@ BOUNDS = {"mean_h": 0.92, "p99_h": 1.0, "restarts": 0.7, "gpu_hours": 1.15}
 RIGID_BOUNDS = {"mean_h": 1.0, "p99_h": 1.1}
 GENERATED = 3
 HEADER = ("workload", "planner", "average JCT, h", "p50, h", "p99, h", "makespan, h", "GPU-hours", "restarts")
+PENALTIES_HEADER = ("workload", *(f"{name}, h" for name in penalties.KNOWLEDGE))
+LEARNT_BOUNDS = {penalties.USUAL: 0.95, penalties.ORACLE: 1.03}
 PLANNING_HEADER = ("jobs", "first plan, s", "next plan, s", "memory, MiB", "not started", "GPUs idle")
 
 
@@ -37,9 +41,12 @@ def main(arguments: Sequence[str]) -> int:
     cases += [KindsCase(planner, seed, rigid=True) for seed in seeds for planner in (SIA, WEFT)]
     with ProcessPoolExecutor(2) as executor:
         found = dict(zip(cases, executor.map(run, cases, [where] * len(cases)), strict=True))
+        apart = penalties.measured(executor, asked.seed, quick=asked.quick)
     plans = [planning.run(jobs, asked.seed, where) for jobs in planning.SIZES]
-    print(f"every GPU is simulated\n\n{_shown(found)}\n\n{_shown_plans(plans)}\n")
-    aims = _aims(found, seeds) | _planning_aims(plans)
+    print(f"every GPU is simulated\n\n{_shown(found)}\n\n{_shown_plans(plans)}\n\n{_shown_penalties(apart)}\n")
+    inside = inside_node.measured(count=inside_node.QUICK if asked.quick else inside_node.MIXES, seed=asked.seed)
+    print(inside_node.shown(inside), end="\n\n")
+    aims = _aims(found, seeds) | _planning_aims(plans) | _penalty_aims(apart) | _inside_aims(inside)
     print(line_of(aims, seed=asked.seed))
     return 0 if all(aim.met for aim in aims.values()) else 1
 
@@ -66,6 +73,36 @@ def _planning_aims(plans: Sequence[planning.PlanningRun]) -> dict[str, Aim]:
         aims[f"planning {it.jobs} jobs, s"] = Aim(value=slower, aim=planning.SIZES[it.jobs])
         aims[f"planning {it.jobs} jobs, jobs that fit and wait"] = Aim(value=min(it.waiting, it.idle), aim=0)
     return aims
+
+
+def _penalty_aims(apart: penalties.Measured) -> dict[str, Aim]:
+    """The average JCT where penalties are learnt, against the two bounds of knowledge."""
+
+    def ratio(against: str) -> float:
+        return round(geomean(each[penalties.LEARNT] / each[against] for each in apart.values()), 3)
+
+    return {
+        f"mean_h with learnt penalties, of {name}": Aim(value=ratio(name), aim=bound)
+        for name, bound in LEARNT_BOUNDS.items()
+    }
+
+
+def _inside_aims(inside: Mapping[str, Mapping[str, float]]) -> dict[str, Aim]:
+    """By topology; how much more bandwidth than by scores alone only where the best that is free has as much more."""
+    bounds, aims = inside_node.AIMS, dict[str, Aim]()
+    for name, each in inside.items():
+        aims[f"{name}: bandwidth of the best"] = Aim(value=each["of_best"], aim=bounds["of_best"], at_least=True)
+        aims[f"{name}: ms a decision"] = Aim(value=each["decision_ms_more"], aim=bounds["decision_ms"])
+        if each["over_scores_max"] >= bounds["over_scores"]:
+            over = Aim(value=each["over_scores"], aim=bounds["over_scores"], at_least=True)
+            aims[f"{name}: bandwidth more than by scores"] = over
+    return aims
+
+
+def _shown_penalties(apart: penalties.Measured) -> str:
+    return table(
+        PENALTIES_HEADER, [[name, *(f"{each[of]:.3f}" for of in penalties.KNOWLEDGE)] for name, each in apart.items()]
+    )
 
 
 def _shown(found: Mapping[KindsCase, KindsRun]) -> str:
