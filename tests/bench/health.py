@@ -3,8 +3,8 @@
 *Live*: a cluster on this machine with emulated GPUs and short jobs that come all the time. Faults are drawn; each hits
 a GPU on which a long job runs. Times are those that a client of the gateway sees, from the moment of the fault on.
 *Virtual time*: fleets whose GPUs get drawn faults (single ones, many at once, flapping) and are reset at the end; and
-fleets in which runs fail on one node, the lemon, five times as often as on the others; and 72 hours of drawn samples of
-GPUs that are well, which must raise no sign.
+fleets in which runs fail on one node, the lemon, five times as often as on the others; 72 hours of drawn samples of
+GPUs that are well, which must raise no sign; and a gang of 64 nodes while nodes fail (`effective_time.py`).
 
 The last line is one JSON object with the aims.
 """
@@ -20,6 +20,7 @@ from random import Random
 
 from msgspec import Struct
 
+from tests.bench.effective_time import effective
 from tests.bench.figures import Aim, Figures, line_of, milliseconds, quantile
 from tests.support.builders import spec
 from tests.support.cluster import Cluster, embedded_cluster
@@ -80,6 +81,7 @@ def main(arguments: Sequence[str]) -> int:
     aims |= virtual(seeds, first=asked.seed, figures=figures)
     aims |= lemons(seeds, first=asked.seed, figures=figures)
     aims |= clean(QUICK_CLEAN_HOURS if asked.quick else CLEAN_HOURS, Random(asked.seed), figures)
+    aims |= effective(quick=asked.quick, seed=asked.seed, figures=figures)
     figures.show()
     print(line_of(aims, seed=asked.seed))
     return 0 if all(aim.met for aim in aims.values()) else 1

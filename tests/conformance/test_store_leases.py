@@ -129,9 +129,11 @@ async def test_by_what_a_pool_is_led_is_what_its_leader_said_last(world: World) 
     lease = await world.lead()
     assert await world.gateway.policy(pool="default") == ""
     assert await world.gateway.preemption_after(pool="default") == 0.0
-    await world.scheduler.lead_by(lease, "las+weft-best+easy", preemption_after=300.0)
+    assert await world.gateway.spares(pool="default") == 0
+    await world.scheduler.lead_by(lease, "las+weft-best+easy", preemption_after=300.0, spares=2)
     assert await world.gateway.policy(pool="default") == "las+weft-best+easy"
     assert await world.gateway.preemption_after(pool="default") == 300.0
+    assert await world.gateway.spares(pool="default") == 2
     assert await world.gateway.policy(pool="other") == ""
     other = await world.lead(holder="other")
     with pytest.raises(LeaseLostError):

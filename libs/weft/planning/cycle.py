@@ -14,6 +14,7 @@ from typing import Protocol
 
 from msgspec import structs
 
+from weft.health.spares import SpareUse
 from weft.planning.backfill import Ending
 from weft.planning.capacity import FreeCapacity
 from weft.planning.finding import Place, find
@@ -76,7 +77,10 @@ class Cluster(Protocol):
     def waited_s(self, job_id: str) -> float: ...
     def asked(self, job_id: str) -> PlacementRequest: ...
     def find(self, job_id: str, resource_request: ResourceRequest) -> Place | None: ...
-    def fits_empty(self, resource_request: ResourceRequest) -> bool: ...
+    def fits_empty(self, resource_request: ResourceRequest, *, without: Nodes = ()) -> bool: ...
+    def spare_nodes(self, spares: int) -> Nodes:
+        """The nodes kept as spares, `spares` of each kind at most (`weft.health.spares`)."""
+        ...
 
     # jobs that run
 
@@ -102,6 +106,10 @@ class Cluster(Protocol):
         """The ranks that a running job can do without."""
         ...
 
+    def guests(self, nodes: Nodes) -> Sequence[Holder]:
+        """The jobs that use spares meanwhile."""
+        ...
+
     def still_leaves(self, holder: Holder) -> bool:
         """True while this has not left yet, since it gives way."""
         ...
@@ -114,14 +122,24 @@ class Cluster(Protocol):
 class Cycle:
     """`reserved`: nodes that were kept in the last cycle, first of all for `reserved_for`; `ahead`: the job that held
     others back in it; `over`: nobody behind that job was looked at. `making_room`: by waiting job, what gives way to
-    it.
+    it. `spares`: the nodes that were kept for gangs whose hardware failed.
 
     `patience_s`: a job that waited this long may be kept nodes. `look_again_s`: the time between two searches for what
-    could give way to the same job.
+    could give way to the same job. `spares_wanted`: the number of spares of each kind of node.
     """
 
-    def __init__(self, cluster: Cluster, policy: Policy, *, patience_s: float, look_again_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        policy: Policy,
+        *,
+        patience_s: float,
+        look_again_s: float = 0.0,
+        spares_wanted: int = 0,
+    ) -> None:
         self.reserved: Nodes = ()
+        self.spares: Nodes = ()
+        self._cleared: Nodes = ()  # for gangs whose hardware failed: also jobs ahead of them stay away
         self.reserved_for = ""
         self.ahead = ""
         self.over = False
@@ -130,6 +148,7 @@ class Cycle:
         self._policy = policy
         self._patience_s = patience_s
         self._look_again_s = look_again_s
+        self._spares_wanted = spares_wanted
         self._looked_at: dict[str, float] = {}
         # By shape that did not fit: the growth count of the room, and the reserved nodes.
         self._unfit: dict[ResourceRequest, tuple[int, Nodes]] = {}
@@ -156,6 +175,8 @@ class Cycle:
         self.forget()
         self.reserved, self.reserved_for = (), ""
         cluster = self._cluster
+        self.spares = cluster.spare_nodes(self._spares_wanted) if self._spares_wanted else ()
+        self._cleared = self._cleared_for_restarts() if self._spares_wanted else ()
         rank_of = self._rank if cluster.quotas.on else None
         scheduling_pass = self._scheduling_pass = SchedulingPass(
             cluster.served(rank_of),
@@ -203,7 +224,9 @@ class Cycle:
             return None
         quotas, demand, closed = cluster.quotas, self._wanted, list[str]()
         if quotas.on and demand is not None:
-            resource_request, closed = quotas.allowed(demand, resource_request), quotas.closed_to(job_id, demand)
+            resource_request = quotas.allowed(demand, resource_request)
+        if demand is not None:
+            closed = self.closed_to(job_id, demand)
         if closed:
             with free_capacity.without(closed):
                 return cluster.find(job_id, resource_request)
@@ -211,6 +234,26 @@ class Cycle:
         if not found:
             self._unfit[resource_request] = (free_capacity.grown, self.reserved)
         return found
+
+    def closed_to(self, job_id: str, demand: Demand) -> list[str]:
+        """The nodes on which a waiting job may not start: by its quota, or since they are spares."""
+        return [*self._cluster.quotas.closed_to(job_id, demand), *self.kept_from(demand)]
+
+    def kept_from(self, demand: Demand) -> Nodes:
+        """The nodes on which a waiting job may not start since they are spares, or since they are being cleared for a
+        gang whose hardware failed."""
+        if not self._spares_wanted or demand.spare_use is SpareUse.RESTARTS:
+            return ()
+        if demand.spare_use is SpareUse.MEANWHILE:
+            return self._cleared
+        kept = tuple(sorted({*self.spares, *self._cleared}))
+        fits = self._cluster.fits_empty(demand.resource_request, without=kept)
+        return kept if fits else ()  # else it would wait for ever
+
+    def _cleared_for_restarts(self) -> Nodes:
+        demands = [(self._cluster.demand(one), its) for one, its in self.making_room.items()]
+        restarts = [its for one, its in demands if one is not None and one.spare_use is SpareUse.RESTARTS]
+        return tuple(sorted({node_id for its in restarts for node_id in its.nodes}))
 
     # victims
 
@@ -235,6 +278,11 @@ class Cycle:
         willing, reclaimed = cluster.may_leave(job_id, demand, fresh=fresh), frozenset[str]()
         if surplus := surplus_for(cluster, job_id, others_than=willing):
             willing = [*willing, *surplus]
+        guests = frozenset[str]()
+        if demand.spare_use is SpareUse.RESTARTS and self.spares:
+            known = {one.job_id for one in willing}
+            more = [one for one in cluster.guests(self.spares) if one.job_id not in known]
+            willing, guests = [*willing, *more], frozenset(one.job_id for one in more)
         if quotas.on and fresh:
             willing = [one for one in willing if not quotas.protects(demand.tenant, one.job_id)]
         elif quotas.on:
@@ -242,7 +290,7 @@ class Cycle:
         if not willing or not enough(demand.resource_request, willing, free=cluster.gpus_left):
             return None
         free_capacity = cluster.free_capacity
-        with free_capacity.without(quotas.closed_to(job_id, demand)), free_capacity.supposing():
+        with free_capacity.without(self.closed_to(job_id, demand)), free_capacity.supposing():
             promised = self._keep_promises(job_id)
             selection = select_victims(
                 smallest(demand.resource_request),
@@ -250,7 +298,7 @@ class Cycle:
                 holders=[one for one in willing if one.job_id not in promised],
                 asked=cluster.asked(job_id),
             )
-        return None if selection is None else Clears(job_id, selection, reclaimed)
+        return None if selection is None else Clears(job_id, selection, reclaimed, guests=guests)
 
     def _with_reclaimed(
         self, job_id: str, demand: Demand, willing: Sequence[Holder]
@@ -358,6 +406,11 @@ class Cycle:
         return nodes_to_keep(
             self._cluster.free_capacity, demand.resource_request, waited_s=waited, left_on=self._cluster.left_on
         )
+
+    @property
+    def kept(self) -> Nodes:
+        """The nodes that were kept in the last cycle: for a job that has waited long, or as spares."""
+        return tuple(sorted({*self.reserved, *self.spares})) if self.spares else self.reserved
 
     @property
     def being_cleared(self) -> Nodes:

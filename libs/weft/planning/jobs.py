@@ -8,6 +8,7 @@ from weft.domain.checkpoints import lost_seconds
 from weft.domain.classes import NOTHING_LEARNT, class_of, workload_of
 from weft.domain.failure import avoided
 from weft.domain.job import Job, JobState
+from weft.health.spares import spare_use
 from weft.planning.order import Order, Standing
 from weft.planning.resource_request import PlacementRequest, ResourceRequest, gpus_least, is_pinned, resource_request_of
 from weft.planning.scheduling_pass import Demand
@@ -37,6 +38,11 @@ def standing_of(job: Job, now: float, order: Order) -> Standing:
     )
     if not is_promoted(standing, holds, order):
         return standing
+    return promoted(standing)
+
+
+def promoted(standing: Standing) -> Standing:
+    """The standing as if the job had never run."""
     return structs.replace(standing, attained_s=0.0, attained_gpu_s=0.0, promoted=True)
 
 
@@ -55,6 +61,7 @@ def wants_of(job: Job, resource_request: ResourceRequest, lasts_s: float | None)
         tenant=job.tenant,
         preemptible=job.spec.preemptible,
         model=job.spec.only_model,
+        spare_use=spare_use(job),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
+from weft.health.spares import SpareUse
 from weft.planning.backfill import Backfill
 from weft.planning.finding import Place
 from weft.planning.preemption import VictimSelection
@@ -34,6 +35,7 @@ class Demand(Struct, frozen=True):
     tenant: str = ""
     preemptible: bool = True
     model: str | None = None
+    spare_use: SpareUse = SpareUse.NEVER
 
 
 class Starts(Struct, frozen=True):
@@ -49,12 +51,14 @@ class Held(Struct, frozen=True):
 
 class Clears(Struct, frozen=True):
     """Running jobs, or ranks of them, give way to a waiting job that has no place. `reclaimed`: the jobs that hold what
-    they borrowed of its guarantee; `revoked`: waiting jobs that counted on the same room and look for other."""
+    they borrowed of its guarantee; `revoked`: waiting jobs that counted on the same room and look for other; `guests`:
+    the jobs that leave a spare."""
 
     job_id: str
     selection: VictimSelection
     reclaimed: frozenset[str] = frozenset()
     revoked: tuple[str, ...] = ()
+    guests: frozenset[str] = frozenset()
 
 
 class InVain(Struct, frozen=True):

@@ -4,16 +4,17 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from weft.domain.job import Allocation
+from weft.health.spares import GUESTS_LEAVE, SpareUse, chosen
 from weft.planning.backfill import Ending
 from weft.planning.capacity import FreeCapacity
-from weft.planning.cycle import Cycle, Decision
+from weft.planning.cycle import Cycle, Decision, Nodes
 from weft.planning.finding import Place, find
 from weft.planning.growth import GivesBack, Grower, Growth, Joins, may_be_offered
 from weft.planning.order import Order
 from weft.planning.preemption import Holder, VictimSelection, by_job
 from weft.planning.queue import Rank, Served, ServedAt
 from weft.planning.quota.inforce import QuotasInForce
-from weft.planning.resource_request import PlacementRequest, ResourceRequest
+from weft.planning.resource_request import PlacementRequest, ResourceRequest, gpus_least
 from weft.planning.scheduling_pass import Clears, Demand, Starts
 from weft.planning.surplus import Surplus, surplus_in
 from weft.simulator.job import SimulatedJob
@@ -80,10 +81,40 @@ class SimulatedCluster:
     def find(self, job_id: str, shape: ResourceRequest) -> Place | None:
         return find(self.free_capacity, shape, self.jobs[job_id].asked)
 
-    def fits_empty(self, shape: ResourceRequest) -> bool:
+    def fits_empty(self, shape: ResourceRequest, *, without: Nodes = ()) -> bool:
         """What the cluster cannot hold is not simulated."""
-        del shape
-        return True
+        capacity = self.free_capacity
+        return not without or gpus_least(shape) <= sum(
+            len(node.gpus.models) for node_id, node in capacity.nodes.items() if node_id not in without
+        )
+
+    def spare_nodes(self, spares: int) -> Nodes:
+        guests: dict[str, float] = {}
+        others: set[str] = set()
+        for job in self._running.jobs.values():
+            for each in job.allocations:
+                if self.spare_use(job) is SpareUse.MEANWHILE:
+                    guests[each.node_id] = guests.get(each.node_id, 0.0) + len(each.gpus)
+                else:
+                    others.add(each.node_id)
+        capacity = self.free_capacity
+        others |= {node_id for node_id in capacity.nodes if not capacity.is_open(node_id)}
+        return chosen((each.node for each in capacity.nodes.values()), guests, others, spares)
+
+    def guests(self, nodes: Nodes) -> list[Holder]:
+        return [
+            part
+            for _, job in sorted(self._running.jobs.items())
+            if self.spare_use(job) is SpareUse.MEANWHILE and not job.leaves
+            for part in job.parts((GUESTS_LEAVE,), self.now)
+            if any(each.node_id in nodes for each in part.allocations)
+        ]
+
+    def spare_use(self, job: SimulatedJob) -> SpareUse:
+        """Every simulated job is pre-emptible; one that needs more GPUs than a node has is a gang."""
+        if job.gpus_needed <= self.free_capacity.largest:
+            return SpareUse.MEANWHILE
+        return SpareUse.RESTARTS if job.hardware_failed else SpareUse.NEVER
 
     def endings(self) -> Sequence[Ending]:
         return self._running.endings
@@ -157,7 +188,7 @@ class SimulatedCluster:
             for decision in cycle.decide(self.now):
                 self.apply(decision)
         if self._running.live:
-            for change in self._growth.decide(closed=cycle.reserved, ahead=cycle.ahead if waiting else ""):
+            for change in self._growth.decide(closed=cycle.kept, ahead=cycle.ahead if waiting else ""):
                 self._grow(change)
         for job in self._starting:
             self.lives.looks_again(job, self.now)

@@ -5,7 +5,7 @@ from math import inf
 
 from weft.domain.job import Allocation
 from weft.planning.choosing_again import ChoosingAgain, Movable
-from weft.planning.cycle import LOOK_AGAIN_SECONDS, Cycle
+from weft.planning.cycle import LOOK_AGAIN_SECONDS, Cycle, Nodes
 from weft.planning.finding import Place, find
 from weft.planning.moves import JOINT_MOST, REST, moves_for, together
 from weft.planning.order import Order
@@ -49,6 +49,7 @@ class _TraceCluster(SimulatedCluster):
             may_fit=may_fit or self.quotas.on or bool(self._running.live),
             shorter_behind=shorter_behind,
             tenant=job.trace.tenant,
+            spare_use=self.spare_use(job),
         )
 
     def find(self, job_id: str, resource_request: ResourceRequest) -> Place | None:
@@ -57,8 +58,8 @@ class _TraceCluster(SimulatedCluster):
             return self._sizing.place_for(job)
         return super().find(job_id, resource_request) if job.gpus_needed <= self._running.free else None
 
-    def fits_empty(self, resource_request: ResourceRequest) -> bool:
-        return self._sizing is None and super().fits_empty(resource_request)
+    def fits_empty(self, resource_request: ResourceRequest, *, without: Nodes = ()) -> bool:
+        return self._sizing is None and super().fits_empty(resource_request, without=without)
 
     def _lasts(self, job: SimulatedJob) -> float | None:
         estimate = job.trace.work_s if self._known else job.trace.estimate_s
@@ -93,6 +94,7 @@ class Deciding:
             policy,
             patience_s=world.patience_s,
             look_again_s=0.0 if world.stop_s is None else LOOK_AGAIN_SECONDS,
+            spares_wanted=world.spares,
         )
         self._lives, self._free_capacity, self._queue, self._running = (
             lives,

@@ -40,6 +40,7 @@ class SimulatedJob:
         "ending",
         "evictions",
         "gpus_needed",
+        "hardware_failed",
         "held_s",
         "kept_least_s",
         "leaves",
@@ -95,6 +96,7 @@ class SimulatedJob:
         self.since = 0.0  # up to when the two are counted
         self.paused_until = 0.0
         self.waits_since = trace.arrival_s
+        self.hardware_failed = False  # a node that it ran on failed
         self.settled_at = self.spell_begin = self.spell_pause = 0.0
         self.leaves = False  # it stops, to give way
         self.promoted = False  # it has waited so long that the order forgets its past

@@ -9,6 +9,7 @@ from msgspec import structs
 from weft.domain.job import Allocation
 from weft.planning.capacity import FreeCapacity
 from weft.planning.growth import OFFER_COOL_DOWN_SECONDS
+from weft.planning.jobs import promoted
 from weft.planning.order import Order
 from weft.planning.queue import Queue
 from weft.planning.quota.inforce import QuotasInForce
@@ -56,6 +57,8 @@ class Lives:
     def wait(self, job: SimulatedJob, now: float) -> None:
         """Put the job into the queue, at its present place in the order."""
         standing = job.standing(now, known=self._world.durations_known)
+        if self._world.spares and job.hardware_failed and job.gpus_needed > self.free_capacity.largest:
+            standing = promoted(standing)
         self.queue.add(standing, job.group(self._order, backfills=self._foreseen))
         after = self._order.promotes_after_s(standing)
         if after is not None:

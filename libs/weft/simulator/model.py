@@ -91,6 +91,7 @@ class World(Struct, frozen=True, kw_only=True):
     gone in the same decision). The defaults of all of these are the scheduler's.
     `failures_per_node_day`, `repair_s`: how often a node fails, and for how long; the work of its jobs since their last
     checkpoint is lost, which jobs that write one when they are stopped write every `checkpoint_s` of work too.
+    `spares`: the nodes of each kind that are kept for gangs of which a node failed.
     `drift_s`: how often every GPU gets other scores (0: never). `noise`: the standard deviation of one measured step
     time, as a part of it; `sample_s`: how often each GPU at work is measured; `benchmark_s`: how often each idle
     one is, for every class.
@@ -114,6 +115,7 @@ class World(Struct, frozen=True, kw_only=True):
     failures_per_node_day: float = 0.0
     repair_s: float = 3600.0
     checkpoint_s: float = 600.0
+    spares: int = 0
     drift_s: float = 0.0
     noise: float = 0.02
     sample_s: float = 60.0

@@ -60,6 +60,7 @@ class Troubles:
         name = node_id(node)
         running = self._lives.running
         for job in [job for job in running.jobs.values() if any(a.node_id == name for a in job.allocations)]:
+            job.hardware_failed = True
             self._lives.evict(job, now, stopped=False)
         self._lives.free_capacity.close([name])
         running.free -= self._gpus_of(node)

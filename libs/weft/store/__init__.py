@@ -275,6 +275,9 @@ class GatewayStore(
     async def preemption_after(self, *, pool: str) -> float:
         """The seconds for which a job runs at least before it is pre-empted, by the pool's last leader; 0: none."""
 
+    async def spares(self, *, pool: str) -> int:
+        """The number of nodes of each kind that are kept as spares, by the pool's last leader."""
+
     async def nodes(self, *, pool: str | None = None) -> list[Node]: ...
 
     async def holding_jobs(self, *, pool: str) -> list[Job]: ...

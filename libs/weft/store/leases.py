@@ -23,9 +23,10 @@ class LeaseStore(Protocol):
     async def settle_lease(self, lease: Lease) -> Lease | None:
         """Record that every run from the time that the store lost has ended."""
 
-    async def lead_by(self, lease: Lease, policy: str, *, preemption_after: float = 0.0) -> int:
+    async def lead_by(self, lease: Lease, policy: str, *, preemption_after: float = 0.0, spares: int = 0) -> int:
         """Begin to load the lease's pool, led by this order, placement and backfill, which others may read.
-        `preemption_after`: the seconds for which a job runs at least before it is pre-empted.
+        `preemption_after`: the seconds for which a job runs at least before it is pre-empted; `spares`: the number of
+        nodes of each kind that are kept for gangs whose hardware failed.
 
         Returns the number of the load. What is read of the pool from now on has all that earlier loads admitted: they
         admit nothing more. Raises LeaseLostError.

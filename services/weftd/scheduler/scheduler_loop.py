@@ -282,7 +282,10 @@ class SchedulerLoop:
         pool = self.core.pool
         await self._leadership.claim(seconds_max=CLAIM_SECONDS_MAX)
         self._committer.load_number = await self._store.lead_by(
-            lease, str(self.core.settings.policy), preemption_after=self.core.settings.preemption_after_seconds
+            lease,
+            str(self.core.settings.policy),
+            preemption_after=self.core.settings.preemption_after_seconds,
+            spares=self.core.settings.spares,
         )
         slowdowns = await self._store.slowdowns()
         penalties = await self._store.penalties(pool=pool)

@@ -21,6 +21,7 @@ MOVES, POLICY = MoveRules(), Policy()
 TIMES, LEMONS = HealthTimes(), LemonRules()
 DAY = 86400.0
 POOLS_MAX = 256
+SPARES_MAX = 64
 
 
 Seconds = Annotated[float, Meta(ge=1, le=365 * DAY)]
@@ -100,6 +101,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     quotas: bool = True  # false: quotas that are set are not obeyed
     quota_runtime_seconds: Annotated[float, Meta(ge=0, le=30 * DAY)] = 0.0
     nats_replicas: Literal[1, 3, 5] = 1  # servers that each hold the stream of events: 3 in a cluster of three
+    spares: Annotated[int, Meta(ge=0, le=SPARES_MAX)] = 0  # nodes of each kind kept for gangs whose hardware failed
     shares_strict: bool = False  # shares of GPUs are given only on nodes that hold jobs to them
     health: HealthSettings = HealthSettings()
     admin_port: int | None = None
@@ -155,6 +157,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
             half_life_seconds=self.fair_half_life_seconds,
             preemption_after_seconds=self.preemption_after_seconds,
             quota_runtime_seconds=self.quota_runtime_seconds,
+            spares=self.spares,
             shares_strict=self.shares_strict,
             health=self.health.times,
             lemons=self.health.lemons,

@@ -381,7 +381,7 @@ class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `slowest`: the score of the GPU that is slowest for some class, in lists of nodes, if any score is known.
     `silent_seconds`: for how long it has not reported, if that is longer than usual and it does not count as lost.
     `volumes`: those that it offers to the reader's tenant; administrators see all.
-    `health`: the state of the node itself, if it was ever sick.
+    `health`: the state of the node itself, if it was ever sick. `spare`: it is kept for gangs whose hardware failed.
     `topology`: the links between its GPUs; None: not known, so that all of them count as equally near.
     """
 
@@ -405,6 +405,7 @@ class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     volumes: tuple[VolumeView, ...] = ()
     health: HealthRecord | None = None
     topology: Topology | None = None
+    spare: bool = False
 
 
 class NodesView(Struct, frozen=True, kw_only=True):

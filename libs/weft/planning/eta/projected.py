@@ -208,10 +208,15 @@ class ProjectedCluster:
     def find(self, job_id: str, resource_request: ResourceRequest) -> Place | None:
         return self.space.find(self.waiting[job_id], resource_request)
 
-    def fits_empty(self, resource_request: ResourceRequest) -> bool:
+    def fits_empty(self, resource_request: ResourceRequest, *, without: tuple[str, ...] = ()) -> bool:
         """A job that never fits is not among those that wait."""
-        del resource_request
+        del resource_request, without
         return True
+
+    def spare_nodes(self, spares: int) -> tuple[str, ...]:
+        """Estimates know of no spares."""
+        del spares
+        return ()
 
     # jobs that run
 
@@ -261,6 +266,10 @@ class ProjectedCluster:
         if self.now < run.protected_until(self.minimum_run, reclaimed=True):
             return run.extras(float(run.standing.priority), self.now)
         return run.parts(float(run.standing.priority), self.now)
+
+    def guests(self, nodes: tuple[str, ...]) -> list[Holder]:
+        del nodes
+        return []
 
     def still_leaves(self, holder: Holder) -> bool:
         return holder.job_id in self.leaving

@@ -17,6 +17,7 @@ from weft.domain.shares import Share
 from weft.domain.sizes import RoleSize, how_resized, is_elastic, sizes_of, why_never
 from weft.domain.spec import ResizeHow
 from weft.domain.text import listed, plural
+from weft.health.spares import SPARES
 from weft.messages.eta import Estimate, Sooner
 from weft.messages.http.services import ServiceView
 from weft.messages.signals import ShareSample
@@ -214,7 +215,7 @@ def _of_waiting(
     resource_request = resource_request_of_job(job)
     refusal = why_not(free_capacity, resource_request)
     if refusal is None:
-        if cause is not None and "gpus_occupied" in cause.numbers:
+        if cause is not None and not {"gpus_occupied", SPARES}.isdisjoint(cause.numbers):
             return _waiting(job, cause.code, cause.sentence, cause.numbers, ahead=ahead)
         if cause is not None and cause.code is CauseCode.HELD_BACK and cause.by:
             held_back = _waiting(job, cause.code, cause.sentence, cause.numbers, ahead=ahead)

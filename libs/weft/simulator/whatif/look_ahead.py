@@ -10,7 +10,7 @@ from random import Random
 from msgspec import Struct, structs
 
 from weft.planning.capacity import FreeCapacity, empty_capacity
-from weft.planning.cycle import Cycle
+from weft.planning.cycle import Cycle, Nodes
 from weft.planning.finding import Place, find
 from weft.planning.order import Order
 from weft.planning.queue import Queue
@@ -62,7 +62,8 @@ class _PoolOnward(SimulatedCluster):
         found = super().find(job_id, resource_request)
         return tuple(structs.replace(each, rank=rank) for rank, each in enumerate(found)) if found else None
 
-    def fits_empty(self, resource_request: ResourceRequest) -> bool:
+    def fits_empty(self, resource_request: ResourceRequest, *, without: Nodes = ()) -> bool:
+        del without  # a look ahead knows of no spares
         if resource_request not in self._fits_empty:
             self._fits_empty[resource_request] = bool(find(self._empty, smallest(resource_request)))
         return self._fits_empty[resource_request]

@@ -35,8 +35,8 @@ class PostgresLeases:
     async def settle_lease(self, lease: Lease) -> Lease | None:
         return lease_of(await self.asking.row("settle_lease", lease.name, lease.holder, lease.epoch))
 
-    async def lead_by(self, lease: Lease, policy: str, *, preemption_after: float = 0.0) -> int:
-        row = await self.asking.row("lead_by", lease.name, lease.holder, lease.epoch, policy, preemption_after)
+    async def lead_by(self, lease: Lease, policy: str, *, preemption_after: float = 0.0, spares: int = 0) -> int:
+        row = await self.asking.row("lead_by", lease.name, lease.holder, lease.epoch, policy, preemption_after, spares)
         if row is None:
             raise LeaseLostError(f"lease {lease.name} is no longer held by {lease.holder} in epoch {lease.epoch}")
         return int(row["loads"])
@@ -48,6 +48,10 @@ class PostgresLeases:
     async def preemption_after(self, *, pool: str) -> float:
         row = await self.asking.row("policy", pool)
         return 0.0 if row is None else float(row["preemption_after"])
+
+    async def spares(self, *, pool: str) -> int:
+        row = await self.asking.row("policy", pool)
+        return 0 if row is None else int(row["spares"])
 
     async def leaderships(self, name: str) -> list[Lease]:
         return [Lease(**row) for row in await self.asking.rows("leaderships", name)]

@@ -638,7 +638,7 @@ WITH old AS (
 SELECT count(*) AS count FROM gone;
 
 -- name: policy
-SELECT policy, preemption_after FROM policies WHERE pool = $1;
+SELECT policy, preemption_after, spares FROM policies WHERE pool = $1;
 
 -- name: nodes
 SELECT id, pool, address, capacity, runtime, not_enforced, ready, drained,
@@ -931,8 +931,10 @@ RETURNING name, holder, epoch, seq, went_back, holds_seconds, members, nats;
 WITH loading AS (
     UPDATE leases SET loads = loads + 1 WHERE name = $1 AND holder = $2 AND epoch = $3 RETURNING loads
 ), told AS (
-    INSERT INTO policies (pool, policy, preemption_after) SELECT $1::text, $4::text, $5::double precision FROM loading
-    ON CONFLICT (pool) DO UPDATE SET policy = excluded.policy, preemption_after = excluded.preemption_after
+    INSERT INTO policies (pool, policy, preemption_after, spares)
+    SELECT $1::text, $4::text, $5::double precision, $6::integer FROM loading
+    ON CONFLICT (pool) DO UPDATE
+       SET policy = excluded.policy, preemption_after = excluded.preemption_after, spares = excluded.spares
 )
 SELECT loads FROM loading;
 

@@ -141,7 +141,9 @@ def node_state(node: NodeView) -> Text:
     sick = [each for each in (node.health, *(gpu.health for gpu in node.gpus)) if each is not None and not each.well]
     if node.health is not None and not node.health.well:
         return Text(str(node.health.state), health_style(node.health))
-    return Text(f"ready, {len(sick)} sick", "yellow") if sick else Text("ready", "green")
+    if sick:
+        return Text(f"ready, {len(sick)} sick", "yellow")
+    return Text("spare", "cyan") if node.spare else Text("ready", "green")
 
 
 def health_style(health: HealthRecord) -> str:

@@ -1,13 +1,15 @@
 """Nodes and the whole cluster: look, drain, resume."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from weft.domain.cluster import GPUS_MAX
+from weft.domain.cluster import GPUS_MAX, Node
 from weft.domain.job import Job
+from weft.health.spares import spare_nodes
 from weft.messages.asks import AskKind
 from weft.messages.http import Accepted, ClusterView, NodesView
 from weft.store.accounts import Moment
@@ -32,7 +34,10 @@ async def nodes(call: Call[NoQuery]) -> web.StreamResponse:
     found = await call.gateway.snapshots.nodes.get()
     holding = await _holding(call.gateway)
     slowest = await slowest_of(call.gateway, sorted({node.pool for node in found.all}))
-    views = node_views(found.all, holding, call.gateway.cluster, call.who, slowest=slowest, now=call.gateway.now())
+    spares = await _spares(call.gateway, found.all, holding)
+    views = node_views(
+        found.all, holding, call.gateway.cluster, call.who, slowest=slowest, now=call.gateway.now(), spares=spares
+    )
     return answer(NodesView(nodes=views))
 
 
@@ -115,6 +120,16 @@ async def _ask(call: Call[Any], kind: AskKind, *, gpu: int | None = None) -> web
     gateway.wakeups.asked(node.pool)
     state = "drained" if node.drained else "ready" if node.ready else "lost"
     return answer(Accepted(id=node.id, ask=kind, state=state), status=202)
+
+
+async def _spares(gateway: Gateway, nodes: Sequence[Node], holding: Sequence[Job]) -> frozenset[str]:
+    """The spares of all pools, as their schedulers choose them."""
+    found: set[str] = set()
+    for pool in sorted({node.pool for node in nodes}):
+        if spares := await gateway.store.spares(pool=pool):
+            there = [node for node in nodes if node.pool == pool]
+            found.update(spare_nodes(there, (job for job in holding if job.pool == pool), spares))
+    return frozenset(found)
 
 
 async def _holding(gateway: Gateway) -> list[Job]:

@@ -1,7 +1,7 @@
 """The views of jobs, nodes and the cluster that users get. Pure, but for the newest messages in `LiveCluster`."""
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from heapq import nsmallest
 
 from msgspec import structs
@@ -149,8 +149,10 @@ def node_views(
     *,
     slowest: Mapping[str, GpuScoreView] = NOTHING_SLOW,
     now: float | None = None,
+    spares: Collection[str] = (),
 ) -> tuple[NodeView, ...]:
-    """The nodes' views. `slowest`: by node, its slowest GPU's score. `now`: for silent nodes; None: in the past."""
+    """The nodes' views. `slowest`: by node, its slowest GPU's score. `now`: for silent nodes; None: in the past.
+    `spares`: the ids of those that are spares."""
     held: dict[str, list[Held]] = {}
     for job in holding:
         for allocation in job.held:
@@ -159,6 +161,7 @@ def node_views(
         structs.replace(
             _node_view(node, held.get(node.id, []), cluster, who, slowest.get(node.id), now),
             silent_seconds=0.0 if now is None else silent_seconds(node, now),
+            spare=node.id in spares,
         )
         for node in nodes
     )

@@ -69,6 +69,7 @@ class Scheduler:
             quota_runtime_seconds=self.settings.quota_runtime_seconds,
             minimum_run=MinimumRun(self.settings.preemption_after_seconds),
             half_life_seconds=self.settings.half_life_seconds,
+            spares=self.settings.spares,
         )
         self._migration = Migration(self.cluster_state, self.settings.moves)
         self._sizing = sizing.Sizing(self.cluster_state)
@@ -224,11 +225,11 @@ class Scheduler:
             case AskKind.UPDATE:
                 return updating.update(self.cluster_state, ask, now)
             case AskKind.SHARE:
-                return sharing.share(self.cluster_state, ask, now, closed=self._waiting.cycle.reserved)
+                return sharing.share(self.cluster_state, ask, now, closed=self._waiting.cycle.kept)
             case AskKind.ENTER:
                 return lifecycle.enter(self.cluster_state, ask, job, now)
             case AskKind.TUNE:
-                return tuning.tune(self.cluster_state, ask, now, closed=self._waiting.cycle.reserved)
+                return tuning.tune(self.cluster_state, ask, now, closed=self._waiting.cycle.kept)
             case _:
                 return []
 
@@ -275,11 +276,11 @@ class Scheduler:
             steps += self._judge_held(now)
             steps += self._loans.arrive(now)
             # Before jobs start: what starts now would be the first to give way to a service in the same moment.
-            cleared = (*self._waiting.cycle.reserved, *self._waiting.cycle.being_cleared)
+            cleared = (*self._waiting.cycle.kept, *self._waiting.cycle.being_cleared)
             steps += self._sizing.serve(now, closed=cleared, ahead=self._waiting.cycle.ahead)
         steps += self._waiting.decide(now, why_not_yet=self._not_yet)
         if self._not_yet is None:
-            closed = self._waiting.cycle.reserved
+            closed = self._waiting.cycle.kept
             steps += self._sizing.decide(now, closed=closed, ahead=self._waiting.cycle.ahead)
             cleared = (*closed, *self._waiting.cycle.being_cleared)
             steps += self._loans.decide(now, short=self._sizing.short, closed=cleared, ahead=self._waiting.cycle.ahead)

@@ -29,4 +29,5 @@ class Settings(Struct, frozen=True, kw_only=True):
     preemption_after_seconds: float = 0.0  # a job runs for so long at least before it is pre-empted
     health: HealthTimes = HealthTimes()
     lemons: LemonRules = LemonRules()
+    spares: int = 0  # nodes of each kind that are kept for gangs whose hardware failed
     shares_strict: bool = False  # shares of GPUs are given only where jobs are held to them

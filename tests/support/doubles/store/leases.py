@@ -12,7 +12,7 @@ class MemoryLeases:
         self._leases: dict[str, Lease] = {}
         self._loads: dict[str, int] = {}  # how often each pool was loaded
         self._leaderships: dict[str, dict[int, Lease]] = {}  # how each leadership ended, by epoch
-        self._policies: dict[str, tuple[str, float]] = {}  # by the name of a lease
+        self._policies: dict[str, tuple[str, float, int]] = {}  # by the name of a lease
 
     async def lease(self, name: str) -> Lease | None:
         return self._leases.get(name)
@@ -51,17 +51,20 @@ class MemoryLeases:
         held = self._held(lease)
         return None if held is None else self._keep_lease(structs.replace(held, went_back=False))
 
-    async def lead_by(self, lease: Lease, policy: str, *, preemption_after: float = 0.0) -> int:
+    async def lead_by(self, lease: Lease, policy: str, *, preemption_after: float = 0.0, spares: int = 0) -> int:
         self._must_hold(lease)
-        self._policies[lease.name] = policy, preemption_after
+        self._policies[lease.name] = policy, preemption_after, spares
         self._loads[lease.name] = self._loads.get(lease.name, 0) + 1
         return self._loads[lease.name]
 
     async def policy(self, *, pool: str) -> str:
-        return self._policies.get(pool, ("", 0.0))[0]
+        return self._policies.get(pool, ("", 0.0, 0))[0]
 
     async def preemption_after(self, *, pool: str) -> float:
-        return self._policies.get(pool, ("", 0.0))[1]
+        return self._policies.get(pool, ("", 0.0, 0))[1]
+
+    async def spares(self, *, pool: str) -> int:
+        return self._policies.get(pool, ("", 0.0, 0))[2]
 
     async def leaderships(self, name: str) -> list[Lease]:
         return [ended for _, ended in sorted(self._leaderships.get(name, {}).items())]

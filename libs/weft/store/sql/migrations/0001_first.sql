@@ -195,7 +195,8 @@ CREATE TABLE leaderships (
 CREATE TABLE policies (
     pool             text PRIMARY KEY,
     policy           text NOT NULL,  -- order, placement and backfill of its last leader
-    preemption_after double precision NOT NULL DEFAULT 0  -- seconds that a job runs before it is pre-empted
+    preemption_after double precision NOT NULL DEFAULT 0,  -- seconds that a job runs before it is pre-empted
+    spares           integer NOT NULL DEFAULT 0  -- nodes of each kind that are kept for gangs whose hardware failed
 );
 
 -- The legal steps, as libs/weft/domain/job.py and docs/job-states.md have them.

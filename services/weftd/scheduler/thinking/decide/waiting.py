@@ -9,6 +9,8 @@ from msgspec import structs
 
 from weft.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, Step
 from weft.domain.quantity import duration_text
+from weft.domain.text import listed
+from weft.health.spares import SPARES
 from weft.messages.nodes import RunSeen, RunState
 from weft.planning.cycle import CACHED_LEAST, LOOK_AGAIN_SECONDS, Cycle, Decision, Nodes
 from weft.planning.jobs import standing_of
@@ -18,7 +20,7 @@ from weft.planning.preemption.minimum_run import why_not_yet
 from weft.planning.reasons.pins import in_the_way, with_holders
 from weft.planning.reasons.refusals import why_not
 from weft.planning.resource_request import ResourceRequest, gpus_least, is_pinned
-from weft.planning.scheduling_pass import Clears, Held, InVain, Starts, Waits
+from weft.planning.scheduling_pass import Clears, Demand, Held, InVain, Starts, Waits
 from weftd.scheduler.thinking.decide import lifecycle
 from weftd.scheduler.thinking.decide.migration import Migration
 from weftd.scheduler.thinking.decide.placing import place, place_nowhere
@@ -29,6 +31,7 @@ from weftd.scheduler.thinking.state.waitlist import JobGroup
 
 _E, _C = JobEvent, CauseCode
 
+NAMED_MAX = 4  # spares
 EXPLAINED_MAX = 64  # waiting jobs that get a reason in one tick: later ones must not delay another tenant's placement
 
 
@@ -46,7 +49,11 @@ class Waiting:
         self.unfinished = False  # more waiting jobs need a reason
         self._cluster = PoolNow(cluster_state, migration.targets)
         self.cycle = Cycle(
-            self._cluster, cluster_state.policy, patience_s=patience_seconds, look_again_s=LOOK_AGAIN_SECONDS
+            self._cluster,
+            cluster_state.policy,
+            patience_s=patience_seconds,
+            look_again_s=LOOK_AGAIN_SECONDS,
+            spares_wanted=cluster_state.spares,
         )
         self._steps_max = steps_max
         # By shape that did not fit: the growth count of the room, the reserved nodes, and the cause.
@@ -129,6 +136,9 @@ class Waiting:
             running = standing_of(held, now, order)
             why = why_surplus(order, waiting, running) or _why_preempted(cluster_state.policy.order, waiting, running)
             cause = Cause(code=_C.PREEMPTED, sentence=f"pre-empted by {job.id}: {why}", by=job.id)
+            if held.id in clears.guests:
+                sentence = f"its node is a spare, and {job.id} restarts since its hardware failed"
+                cause = structs.replace(cause, sentence=sentence)
             if held.id in clears.reclaimed:
                 cause = cluster_state.quotas.why_reclaimed(held, ranks, job)
             steps += lifecycle.give_up_ranks(cluster_state, held, ranks, cause, now) if ranks else []
@@ -172,6 +182,8 @@ class Waiting:
             if cause is not None:
                 sentence = f"{cause.sentence}; of the other models its tenant may have no more"
                 return structs.replace(cause, sentence=sentence)
+        if cause := self._why_spares(demand, group):
+            return cause
         reserved = self.cycle.reserved
         grown, kept, cause = self._why_unfit.get(group.resource_request, (-1, (), None))
         if cause is None or (grown, kept) != (free_capacity.grown, reserved):
@@ -182,6 +194,19 @@ class Waiting:
                 cause = with_holders(cause, in_the_way(group.resource_request, jobs))
             self._why_unfit[group.resource_request] = (free_capacity.grown, reserved, cause)
         return _kept_for(self.cycle.reserved_for, cause) if reserved else cause
+
+    def _why_spares(self, demand: Demand, group: JobGroup) -> Cause | None:
+        """The cause of a job that would fit if no nodes were kept as spares."""
+        kept, free_capacity = self.cycle.kept_from(demand), self._cluster_state.pool.free_capacity
+        if not kept or why_not(free_capacity, group.resource_request) is not None:
+            return None
+        with free_capacity.without(kept):
+            cause = why_not(free_capacity, group.resource_request)
+        if cause is None:
+            return None
+        named = f"{listed(kept, NAMED_MAX)} {'is' if len(kept) == 1 else 'are'}"
+        sentence = f"{named} kept for gangs whose hardware failed; besides: {cause.sentence}"
+        return Cause(code=_C.HELD_BACK, sentence=sentence, numbers={**cause.numbers, SPARES: float(len(kept))})
 
     def _explain_waiting(self, causes: "_Causes", now: float) -> list[Step]:
         """Record once why each job waits that was not placed; `weft explain` computes it anew on request."""

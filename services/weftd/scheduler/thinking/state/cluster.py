@@ -5,9 +5,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from weft.domain.job import Allocation, Job, JobState
 from weft.domain.sizes import how_resized
 from weft.domain.spec import ResizeHow
+from weft.health.spares import GUESTS_LEAVE, SpareUse, spare_nodes, spare_use
 from weft.planning.backfill import Ending
 from weft.planning.capacity import FreeCapacity, empty_capacity
-from weft.planning.cycle import CACHED_LEAST
+from weft.planning.cycle import CACHED_LEAST, Nodes
 from weft.planning.finding import Place, find
 from weft.planning.growth import Grower, live_sizes, may_be_offered
 from weft.planning.jobs import asked_by, ends_at, standing_of, wants_of
@@ -37,7 +38,7 @@ class PoolNow:
         self._cluster_state = cluster_state
         self._aside = aside
         self._empty: tuple[int, FreeCapacity] | None = None  # the `changes` of the pool, and its room without any job
-        self._fits_empty: dict[ResourceRequest, bool] = {}
+        self._fits_empty: dict[tuple[ResourceRequest, Nodes], bool] = {}
 
     @property
     def free_capacity(self) -> FreeCapacity:
@@ -94,17 +95,33 @@ class PoolNow:
     def find(self, job_id: str, resource_request: ResourceRequest) -> Place | None:
         return find(self.free_capacity, resource_request, self.asked(job_id))
 
-    def fits_empty(self, resource_request: ResourceRequest) -> bool:
+    def fits_empty(self, resource_request: ResourceRequest, *, without: Nodes = ()) -> bool:
         """Lost nodes count, too."""
         pool = self._cluster_state.pool
         if self._empty is None or self._empty[0] != pool.changes:
             self._empty = (pool.changes, empty_capacity(pool.nodes.values()))
             self._fits_empty.clear()
-        if resource_request not in self._fits_empty:
+        key, empty = (resource_request, without), self._empty[1]
+        if key not in self._fits_empty:
             if len(self._fits_empty) > CACHED_LEAST + 4 * self.how_many_wait():
                 self._fits_empty.clear()
-            self._fits_empty[resource_request] = bool(find(self._empty[1], smallest(resource_request)))
-        return self._fits_empty[resource_request]
+            with empty.without(without):
+                self._fits_empty[key] = bool(find(empty, smallest(resource_request)))
+        return self._fits_empty[key]
+
+    def spare_nodes(self, spares: int) -> Nodes:
+        pool, jobs = self._cluster_state.pool, self._cluster_state.jobs
+        return spare_nodes(pool.nodes.values(), (jobs[job_id] for job_id in pool.runs.holding), spares)
+
+    def guests(self, nodes: Nodes) -> list[Holder]:
+        jobs, runs = self._cluster_state.jobs, self._cluster_state.pool.runs
+        found = {job_id for node_id in nodes for job_id in runs.jobs_on(node_id)}
+        return [
+            part
+            for job in map(jobs.__getitem__, sorted(found))
+            if spare_use(job) is SpareUse.MEANWHILE and job.state is not JobState.STOPPING
+            for part in parts_of(job, (GUESTS_LEAVE,), self.now, self._progress_of(job))
+        ]
 
     def endings(self) -> Sequence[Ending]:
         return self._cluster_state.holdings.endings()

@@ -89,8 +89,10 @@ class ClusterState:
         quota_runtime_seconds: float = 0.0,
         minimum_run: MinimumRun | None = None,
         half_life_seconds: float = HALF_LIFE_SECONDS,
+        spares: int = 0,
     ) -> None:
         self.policy = policy
+        self.spares = spares
         self.jobs = OpenJobs()
         locality = locality or Locality()
         self.score_cache = ScoreCache(scores, classes, slowdowns, penalties, usual_penalty=locality.across_nodes)
@@ -104,7 +106,7 @@ class ClusterState:
         self.holdings = Holdings(policy.ordering, half_life_seconds, self.minimum_run)
         self.quotas = Quotas(self.pool.nodes, runtime_seconds=quota_runtime_seconds)
         self.holds = HoldReasons()
-        self.waitlist = Waitlist(policy, self.score_cache, self.holds)
+        self.waitlist = Waitlist(policy, self.score_cache, self.holds, spares=spares)
         self.desired = Desired(self.jobs, self.pool.nodes)
         self.resize_candidates = ResizeCandidates()
         self.replicas = ReplicaWatch()

@@ -7,7 +7,8 @@ from msgspec import Struct, structs
 
 from weft.domain.classes import class_of
 from weft.domain.job import Cause, Job
-from weft.planning.jobs import standing_of
+from weft.health.spares import SpareUse, spare_use
+from weft.planning.jobs import promoted, standing_of
 from weft.planning.policy import Policy
 from weft.planning.queue import Queue
 from weft.planning.resource_request import ResourceRequest, resource_request_of_job
@@ -20,7 +21,7 @@ PROMOTIONS_LEAST = 1024
 class JobGroup(Struct, frozen=True):
     """Waiting jobs that are alike in whether they fit, and in which jobs they may overtake. Where quotas are in force,
     `tenant` and `preemptible` are theirs, else they are empty and true. `checkpoints`: in an order in which jobs
-    without them preempt fewer."""
+    without them preempt fewer. `spare_use`: in a pool with spares."""
 
     resource_request: ResourceRequest
     job_class: str
@@ -28,6 +29,7 @@ class JobGroup(Struct, frozen=True):
     tenant: str = ""
     preemptible: bool = True
     checkpoints: bool = False
+    spare_use: SpareUse = SpareUse.NEVER
 
 
 class Waitlist:
@@ -37,8 +39,9 @@ class Waitlist:
     `unexplained`: jobs whose reason to wait is not recorded yet.
     """
 
-    def __init__(self, policy: Policy, score_cache: ScoreCache, holds: HoldReasons) -> None:
+    def __init__(self, policy: Policy, score_cache: ScoreCache, holds: HoldReasons, *, spares: int = 0) -> None:
         self.queue = Queue(policy.ordering)
+        self._spares = spares
         self._by_quota = False
         self._backfills = policy.backfill != "none"
         self._score_cache = score_cache
@@ -90,6 +93,10 @@ class Waitlist:
         if self._by_quota:
             group = structs.replace(group, tenant=job.tenant, preemptible=job.spec.preemptible)
         standing = standing_of(job, now, self.queue.order)
+        if self._spares:
+            group = structs.replace(group, spare_use=spare_use(job))
+            if group.spare_use is SpareUse.RESTARTS:  # or newer jobs of its priority would take the nodes that it lost
+                standing = promoted(standing)
         if self.queue.order.held_tier is not None:
             group = structs.replace(group, checkpoints=standing.checkpoints)
         self.queue.add(standing, group)
