@@ -17,6 +17,10 @@ async def _nothing(_: StartRun) -> None:
     pass
 
 
+async def _all_well(_: StartRun) -> str:
+    return ""
+
+
 def made_hands(
     runtime: Runtime,
     tasks: asyncio.TaskGroup,
@@ -25,11 +29,13 @@ def made_hands(
     failed: Callable[[Action], None] = lambda _: None,
     with_secrets: Callable[[StartRun], Awaitable[StartRun]] = _as_it_is,
     not_applied: Callable[[Resize, str], None] = lambda _, __: None,
+    preflight: Callable[[StartRun], Awaitable[str]] = _all_well,
 ) -> Actions:
     return Actions(
         runtime,
         tasks,
         with_secrets=with_secrets,
+        preflight=preflight,
         bring_files=_nothing,
         bring_image=_as_it_is,
         permits=lambda _: True,

@@ -46,6 +46,7 @@ FIELDS = {
     "JobSpec.hang": "After how long without a sign of work it counts as hung, and what follows (docs/health.md).",
     "JobSpec.idle_stop": "After how long without any use of its GPUs it is stopped, or `never`; 2h for a notebook, and"
     " never for other jobs, unless its tenant has a bound (docs/health.md).",
+    "JobSpec.preflight": "Its node checks its GPUs before it starts, once a day each (docs/health.md).",
     "HangRules.after": "Time without output, a step, or a change in the use of its GPUs; 1 minute at least.",
     "HangRules.signal": "Sent once to the main process of each rank of a job that hangs, if the process handles it, as"
     " with Python's `faulthandler.register`; without it `py-spy` is used where a node has it.",

@@ -69,6 +69,7 @@ class JobFields(TypedDict, total=False):
     resize: Mapping[str, str]
     hang: Mapping[str, str]
     idle_stop: str
+    preflight: bool
     pin: Mapping[str, Any]
     read_only: bool
     early_stop: Mapping[str, Any]

@@ -434,6 +434,7 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     resize: ResizeRules = ResizeRules()
     hang: HangRules = HangRules()
     idle_stop: IdleStop | None = None
+    preflight: bool = False
     pin: Pin | None = None
     read_only: Annotated[bool, Meta(description="Mount the container's own file system read-only.")] = False
     array: Indices | None = None

@@ -79,6 +79,7 @@ PCIE_SLOW = "pcie-slow"
 PCIE_REPLAYS = "pcie-replays"
 LINKS_DOWN = "links-down"
 MEMORY_HELD = "memory-held"
+PREFLIGHT = "preflight"
 DISK_FILLS = "disk-fills"
 DISK_FULL = "disk-full"
 DRIVER_HANGS = "driver-hangs"
@@ -110,6 +111,7 @@ LEVELS: Mapping[str, Verdict] = {
     MEMORY_HELD: Verdict(
         state=HealthState.QUARANTINED, words="memory is in use there, and the run that had the GPU is over"
     ),
+    PREFLIGHT: Verdict(state=HealthState.QUARANTINED, words="it failed the check before a job", hours=1.0),
     DISK_FILLS: _suspect("its disk is almost full"),
     DISK_FULL: Verdict(state=HealthState.QUARANTINED, words="its disk is full"),
     DRIVER_HANGS: Verdict(state=HealthState.QUARANTINED, words="the GPU driver does not answer"),

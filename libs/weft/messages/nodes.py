@@ -236,6 +236,7 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ulimits: dict[str, int] = {}  # by name; -1: unlimited
     hung: bool = False  # its job hangs: its stacks are to be in its log
     hang_signal: ResizeSignal | None = None  # that makes it write them; None: nothing that it knows of
+    preflight: bool = False  # the node checks its GPUs first, unless it did today
 
 
 class RoleOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -309,6 +310,7 @@ class JobOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ulimits: dict[str, int] = {}
     hung: bool = False
     hang_signal: ResizeSignal | None = None
+    preflight: bool = False
     roles: tuple[RoleOrder, ...]
     ranks: tuple[RankOrder, ...]
 

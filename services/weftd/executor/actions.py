@@ -29,6 +29,10 @@ RETRY_SECONDS_MAX = 5.0  # after failures in a row; an end is always tried again
 FAILURES_KEPT = 1000  # runs whose failures are counted, the latest to fail
 
 
+class NotStartedError(Exception):
+    """A run is not started here now. The scheduler receives the reason as a sign of sickness."""
+
+
 class Actions:
     def __init__(
         self,
@@ -36,6 +40,7 @@ class Actions:
         tasks: asyncio.TaskGroup,
         *,
         with_secrets: Callable[[StartRun], Awaitable[StartRun]],
+        preflight: Callable[[StartRun], Awaitable[str]],
         bring_files: Callable[[StartRun], Awaitable[None]],
         bring_image: Callable[[StartRun], Awaitable[StartRun]],
         permits: Callable[[RunKey], bool],
@@ -47,6 +52,7 @@ class Actions:
         self._runtime = runtime
         self._tasks = tasks
         self._with_secrets = with_secrets
+        self._preflight = preflight
         self._bring_files = bring_files
         self._bring_image = bring_image
         self._permits = permits
@@ -86,7 +92,7 @@ class Actions:
             async with self._starts.one(action.order.tenant) if isinstance(action, Start) else self._ends:
                 await self._do(action)
             self._failures.pop(action.key, None)
-        except RuntimeUnavailableError as error:
+        except (RuntimeUnavailableError, NotStartedError) as error:
             logger.warning("%s %s: %s", type(action).__name__.lower(), action.key, error)
             await self._fail(action)
         except Exception:  # A bug of ours, or an error that no runtime expects, must not end the other runs.
@@ -109,6 +115,8 @@ class Actions:
 
     async def _start(self, key: RunKey, order: StartRun) -> None:
         why_not = ""
+        if order.preflight and order.share is None and (sick := await self._preflight(order)):
+            raise NotStartedError(f"preflight: {sick}")
         if order.secrets or order.secret_files:
             try:
                 order = await self._with_secrets(order)

@@ -13,13 +13,14 @@ from msgspec.structs import replace
 
 from weft.bus import Bus, BusClosedError, BusError
 from weft.domain.cluster import Capacity
-from weft.messages.nodes import NodeDesired, NodeReported, RunSeen, RunState
+from weft.messages.nodes import NodeDesired, NodeReported, RunSeen, RunState, StartRun
 from weft.messages.signals import NodeSampled
 from weftd.executor.actions import Actions
 from weftd.executor.files.contexts import Contexts
 from weftd.executor.files.secrets import SecretFiles, with_secrets
 from weftd.executor.logs.progress import ProgressSource
 from weftd.executor.metrics import ExecutorGauges
+from weftd.executor.preflight import Preflight
 from weftd.executor.registry import RegistryImages
 from weftd.executor.runs import Run, RunKey, Runtime, RuntimeUnavailableError
 from weftd.executor.serving.logends import LogEnds
@@ -51,6 +52,7 @@ class Agent:
         settings: ExecutorSettings,
         capacity: Callable[[], Capacity],
         secret_files: SecretFiles,
+        preflight: Preflight,
         tasks: asyncio.TaskGroup,
         clock: Callable[[], float],
         jitter: Callable[[], float],
@@ -59,11 +61,12 @@ class Agent:
         self._progress, self._settings, self._capacity = progress, settings, capacity
         self._clock, self._jitter = clock, jitter
         self._contexts = Contexts(settings.home.absolute(), bus, node_id=settings.node_id)
-        self._secret_files = secret_files
+        self._secret_files, self._preflight = secret_files, preflight
         self.actions = Actions(
             runtime,
             tasks,
             with_secrets=lambda order: with_secrets(order, bus, node_id=settings.node_id, files=secret_files),
+            preflight=self._check,
             bring_files=self._contexts.bring,
             bring_image=RegistryImages(bus, runtime, node_id=settings.node_id, clock=clock).bring,
             permits=lambda key: reconciler.permits(key, clock()),
@@ -120,6 +123,13 @@ class Agent:
             self.touched.set()
         else:
             self.touch()
+
+    async def _check(self, order: StartRun) -> str:
+        """Why a run may not start on its GPUs, which is reported at once. Without telemetry there are no signs."""
+        why = "" if self._sign_watch.signs is None else await self._preflight.why_not(order)
+        if why:
+            self.woken.set()
+        return why
 
     def hint(self) -> None:
         """The control plane asks for a report, so it is reachable: no backing off."""
@@ -225,7 +235,7 @@ class Agent:
                     leader=self._core.leader,
                     rack=self._settings.rack,
                     holds=self._core.holds,
-                    signs=self._sign_watch.signs,
+                    signs=self._preflight.with_failed(self._sign_watch.signs),
                 ),
                 NodeDesired,
                 seconds_max=ANSWER_SECONDS_MAX,

@@ -22,6 +22,7 @@ from weftd.executor.files.job_files import JobFiles
 from weftd.executor.files.secrets import SecretFiles
 from weftd.executor.logs.progress import ProgressSource
 from weftd.executor.logs.retention import Retention
+from weftd.executor.preflight import Preflight
 from weftd.executor.runs import RunKey, Runtime, RuntimeUnavailableError
 from weftd.executor.serving.probing import TELL_SECONDS, Prober
 from weftd.executor.sessions.sessions import Sessions
@@ -78,6 +79,7 @@ async def run(
     timings = ReconcilerTimings(
         fence_seconds=settings.fence_seconds if settings.fencing else math.inf, fence_grace_max=settings.fence_grace_max
     )
+    home = settings.home.absolute()
     async with asyncio.TaskGroup() as tasks:
         reconciler = Reconciler(timings, state_file.memory)
         agent = Agent(
@@ -89,6 +91,9 @@ async def run(
             settings=settings,
             capacity=capacity,
             secret_files=secret_files or SecretFiles(settings.home.absolute() / "secrets"),
+            preflight=Preflight(
+                home / "preflight.json", gpus=lambda: capacity().gpus, slowdowns=str(home / "emulated")
+            ),
             tasks=tasks,
             clock=clock,
             jitter=jitter,

@@ -102,6 +102,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     quota_runtime_seconds: Annotated[float, Meta(ge=0, le=30 * DAY)] = 0.0
     nats_replicas: Literal[1, 3, 5] = 1  # servers that each hold the stream of events: 3 in a cluster of three
     spares: Annotated[int, Meta(ge=0, le=SPARES_MAX)] = 0  # nodes of each kind kept for gangs whose hardware failed
+    preflight: bool = False  # the GPUs of gangs are checked before they start, once a day each
     shares_strict: bool = False  # shares of GPUs are given only on nodes that hold jobs to them
     health: HealthSettings = HealthSettings()
     admin_port: int | None = None
@@ -158,6 +159,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
             preemption_after_seconds=self.preemption_after_seconds,
             quota_runtime_seconds=self.quota_runtime_seconds,
             spares=self.spares,
+            preflight=self.preflight,
             shares_strict=self.shares_strict,
             health=self.health.times,
             lemons=self.health.lemons,

@@ -1,7 +1,7 @@
 """`python -m weft.gpus.bench`: measures the one GPU that this process was given, and tells it as progress.
 
-Which GPU that is, and whether it is emulated, the environment of the run says. Exit status: 0; 1 where the GPU cannot
-be measured, with the reason as the last line.
+Which GPU that is, and whether it is emulated, the environment of the run says. Exit status: 0; 1 if the GPU failed; 3
+if it could not be measured, which says nothing of it. The last line has the reason.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from weft.emulation.slowdowns import slowdown_here
 from weft.emulation.standin import CpuStandIn
 from weft.gpus.bench.cuda import cuda_bench
-from weft.gpus.bench.driver import CudaError
+from weft.gpus.bench.driver import CudaError, NotMeasuredError
 from weft.gpus.bench.kernels import ComputeWork, MemoryWork
 from weft.gpus.bench.protocol import Durations, measure
 from weft.gpus.bench.watch import NvmlWatch, Unwatched
@@ -22,6 +22,7 @@ from weft.gpus.nvml import MIG_PREFIX
 from weft.samples.benchmark_job import SECONDS
 from weft.samples.benchmark_result import Measurement, progress_line
 
+NOT_MEASURED = 3
 PROGRESS_VARIABLE, EMULATED_VARIABLE = "WEFT_PROGRESS", "WEFT_GPUS_EMULATED"
 
 
@@ -38,7 +39,7 @@ def main() -> int:
             measurement = _real(durations, compute, memory, visible=os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     except CudaError as error:
         logging.error("%s", error)
-        return 1
+        return NOT_MEASURED if isinstance(error, NotMeasuredError) else 1
     line = progress_line(measurement)
     logging.info("%s", line.strip())
     if path := os.environ.get(PROGRESS_VARIABLE):

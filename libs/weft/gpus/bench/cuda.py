@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import c_float, c_uint, c_uint64
 
-from weft.gpus.bench.driver import CudaError, Device, device
+from weft.gpus.bench.driver import CudaError, Device, NotMeasuredError, device
 from weft.gpus.bench.kernels import (
     CHAOTIC,
     COMPUTE,
@@ -26,7 +26,7 @@ class CudaBench:
     def __init__(self, gpu: Device, compute: ComputeWork, memory: MemoryWork) -> None:
         needed = 3 * memory.array_bytes + 4 * compute.blocks * compute.threads
         if (free := gpu.free_bytes()) < needed:
-            raise CudaError(f"the benchmark needs {needed} bytes of GPU memory, and {free} are free")
+            raise NotMeasuredError(f"the benchmark needs {needed} bytes of GPU memory, and {free} are free")
         self.gpu = gpu
         self._compute, self._memory = compute, memory
         self._fma = gpu.kernel(ptx(COMPUTE), ENTRIES[COMPUTE])

@@ -50,6 +50,10 @@ class CudaError(Exception):
     """A call to the driver failed. The message has the call and the driver's answer."""
 
 
+class NotMeasuredError(CudaError):
+    """Nothing was found out about the GPU."""
+
+
 class Device:
     """The one GPU that this process sees, with its primary context in this thread; opened by `device`."""
 
@@ -150,7 +154,7 @@ def device(*, visible: str) -> Iterator[Device]:
     count, number, context = c_int(), c_int(), c_void_p()
     library.call("cuDeviceGetCount", byref(count))
     if count.value < 1:
-        raise CudaError(f"the driver shows no GPU here (CUDA_VISIBLE_DEVICES={visible})")
+        raise NotMeasuredError(f"the driver shows no GPU here (CUDA_VISIBLE_DEVICES={visible})")
     library.call("cuDeviceGet", byref(number), 0)
     library.call("cuDevicePrimaryCtxRetain", byref(context), number.value)
     try:
@@ -167,7 +171,7 @@ def _check_meant(found: Device, visible: str) -> None:
     """Check the uuid: under a driver that ignores the variable, another GPU must not be measured."""
     first = visible.partition(",")[0].strip()
     if first.startswith("GPU-") and not found.uuid.lower().startswith(first.lower()):
-        raise CudaError(f"CUDA_VISIBLE_DEVICES names {first}, and the driver shows {found.uuid}")
+        raise NotMeasuredError(f"CUDA_VISIBLE_DEVICES names {first}, and the driver shows {found.uuid}")
 
 
 class _Library:
@@ -177,12 +181,12 @@ class _Library:
         try:
             self._library = ctypes.CDLL(LIBRARY)
         except OSError as error:
-            raise CudaError(f"no NVIDIA driver here: {error}") from error
+            raise NotMeasuredError(f"no NVIDIA driver here: {error}") from error
         for name, arguments in _FUNCTIONS.items():
             try:
                 function = getattr(self._library, name)
             except AttributeError:
-                raise CudaError(f"this driver is too old: it has no {name}") from None
+                raise NotMeasuredError(f"this driver is too old: it has no {name}") from None
             function.argtypes = arguments
             function.restype = c_int
 

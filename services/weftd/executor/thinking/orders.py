@@ -48,6 +48,7 @@ def runs_of(order: JobOrder) -> Iterator[StartRun]:
             ulimits=order.ulimits,
             hung=order.hung,
             hang_signal=order.hang_signal,
+            preflight=order.preflight,
             env=env,
             gpus=rank.gpus,
             cpus=rank.cpus,

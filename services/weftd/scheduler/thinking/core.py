@@ -70,6 +70,7 @@ class Scheduler:
             minimum_run=MinimumRun(self.settings.preemption_after_seconds),
             half_life_seconds=self.settings.half_life_seconds,
             spares=self.settings.spares,
+            preflight=self.settings.preflight,
         )
         self._migration = Migration(self.cluster_state, self.settings.moves)
         self._sizing = sizing.Sizing(self.cluster_state)

@@ -30,4 +30,5 @@ class Settings(Struct, frozen=True, kw_only=True):
     health: HealthTimes = HealthTimes()
     lemons: LemonRules = LemonRules()
     spares: int = 0  # nodes of each kind that are kept for gangs whose hardware failed
+    preflight: bool = False  # the GPUs of gangs are checked before they start, once a day each
     shares_strict: bool = False  # shares of GPUs are given only where jobs are held to them

@@ -90,6 +90,7 @@ class ClusterState:
         minimum_run: MinimumRun | None = None,
         half_life_seconds: float = HALF_LIFE_SECONDS,
         spares: int = 0,
+        preflight: bool = False,
     ) -> None:
         self.policy = policy
         self.spares = spares
@@ -107,7 +108,7 @@ class ClusterState:
         self.quotas = Quotas(self.pool.nodes, runtime_seconds=quota_runtime_seconds)
         self.holds = HoldReasons()
         self.waitlist = Waitlist(policy, self.score_cache, self.holds, spares=spares)
-        self.desired = Desired(self.jobs, self.pool.nodes)
+        self.desired = Desired(self.jobs, self.pool.nodes, preflight=preflight)
         self.resize_candidates = ResizeCandidates()
         self.replicas = ReplicaWatch()
         self.outcomes = RunOutcomes()

@@ -13,10 +13,11 @@ from weftd.scheduler.thinking.state.orders import OrderBytes, job_order, node_or
 class Desired:
     """`order_bytes`: by job, the size of its orders on the wire."""
 
-    def __init__(self, jobs: OpenJobs, nodes: Mapping[str, Node]) -> None:
+    def __init__(self, jobs: OpenJobs, nodes: Mapping[str, Node], *, preflight: bool = False) -> None:
         self.order_bytes: dict[str, OrderBytes] = {}
         self._jobs = jobs
         self._nodes = nodes
+        self._preflight = preflight
         self._orders: dict[str, dict[str, JobOrder]] = {}  # by node and job
         self._hinted: set[str] = set()
 
@@ -28,7 +29,7 @@ class Desired:
         self.__dict__.update(state)
         job_ids = {job_id for of_node in state["_orders"].values() for job_id in of_node}
         jobs = [self._jobs[job_id] for job_id in job_ids]
-        orders = {job.id: node_orders(job, job_order(job, self._nodes)) for job in jobs}
+        orders = {job.id: node_orders(job, self._order(job)) for job in jobs}
         self._orders = {
             node_id: {job_id: orders[job_id][node_id] for job_id in of_node}
             for node_id, of_node in state["_orders"].items()
@@ -37,7 +38,7 @@ class Desired:
     def want(self, job: Job, *, before: Job | None = None) -> None:
         """The nodes of a placed job should run it, with the limits of its placement; without the ranks that leave.
         `before`: the job with its orders so far."""
-        shared = job_order(job, self._nodes)
+        shared = self._order(job)
         self.order_bytes[job.id] = order_bytes(job, shared)
         by_node = node_orders(job, shared)
         if before is not None and before.placement is not None:
@@ -48,6 +49,9 @@ class Desired:
             if of_node.get(job.id) != order:
                 of_node[job.id] = order
                 self._hinted.add(node_id)
+
+    def _order(self, job: Job) -> JobOrder:
+        return job_order(job, self._nodes, preflight=self._preflight)
 
     def stop(self, job: Job) -> None:
         """The nodes of the job should stop it."""

@@ -151,8 +151,9 @@ def _with_ranks(order: JobOrder, ranks: tuple[RankOrder, ...]) -> JobOrder:
     return structs.replace(order, ranks=ranks, revisions=revisions)
 
 
-def job_order(job: Job, nodes: Mapping[str, Node]) -> JobOrder:
-    """The part of the order that all ranks of a placed job share, without any rank."""
+def job_order(job: Job, nodes: Mapping[str, Node], *, preflight: bool = False) -> JobOrder:
+    """The part of the order that all ranks of a placed job share, without any rank. `preflight`: its pool checks the
+    GPUs of gangs."""
     placement, spec = job.placement, job.spec
     assert placement is not None
     places: dict[str, int] = {}
@@ -184,6 +185,7 @@ def job_order(job: Job, nodes: Mapping[str, Node]) -> JobOrder:
         ulimits=spec.ulimits.numbers,
         hung=job.hung_since is not None,
         hang_signal=spec.hang.signal if job.hung_since is not None else None,
+        preflight=spec.preflight or (preflight and len(placement.staying) > 1 and not spec.is_service),
         read_only=spec.read_only,
         progress_pattern=spec.progress.pattern if spec.progress else None,
         master_address=placement.master_address,
