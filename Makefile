@@ -15,7 +15,7 @@ ALONE = $(shell grep --recursive --files-with-matches --include 'test_*.py' 'mar
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lock native demo up wheel fmt check test tests parallel alone histories nightly mutants sim chaos \
-	bench fairness policies hosts clean
+	bench fairness policies hosts gpu-kit clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -105,6 +105,9 @@ chaos: setup ## faults, a hostile tenant and a rogue node on real servers, then 
 
 hosts: setup ## N=3: hosts to try a cluster on, each with a Docker engine of its own, until Ctrl-C (needs root)
 	@$(BIN)/python -m tests.hosts --count $(N)
+
+gpu-kit: setup ## dist/gpu-kit.tar.gz: tests for a machine with an NVIDIA GPU and without a package index (sh run.sh --minutes 8)
+	@$(BIN)/python -m tests.gpu.kit dist/gpu-kit.tar.gz
 
 clean: ## remove what setup made; it names what `make up` keeps
 	rm -rf $(VENV)
