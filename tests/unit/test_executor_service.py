@@ -73,6 +73,16 @@ def story(tell: Callable[[World], Awaitable[None]], program: Program | None = No
     run_virtually(told())
 
 
+def test_a_run_that_waited_for_other_ranks_in_vain_is_reported_as_such() -> None:
+    async def tell(world: World) -> None:
+        async with world.executor():
+            await world.control.want(order())
+            assert (await world.control.hears(KEY, "exited")).timed_out
+
+    line = b"RuntimeError: [Gloo] Timed out waiting 1800000ms for recv operation to complete\n"
+    story(tell, Program(seconds=1.0, exit_code=1, output=line))
+
+
 def test_a_job_runs_ends_is_told_and_forgotten() -> None:
     async def tell(world: World) -> None:
         async with world.executor():

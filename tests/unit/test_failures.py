@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from tests.support.scheduler import World, world
-from weft.domain.failure import Failure, FailureClass, avoided, blamed_of, class_of_cause
+from weft.domain.failure import TIMED_OUT, Failure, FailureClass, avoided, blamed_of, class_of_cause
 from weft.domain.job import Cause, CauseCode, JobEvent, JobState
 from weft.domain.spec import Retries
 from weft.messages.nodes import EndReason
@@ -146,3 +146,41 @@ def test_failures_are_not_forgotten_by_a_new_leader() -> None:
     w.round()
     assert w.state("j-1") is S.RUNNING
     assert node_of(w, "j-1") != bad
+
+
+def test_a_gang_whose_rank_waited_for_others_in_vain_is_charged_and_avoids_all_its_nodes() -> None:
+    w = world(nodes=4, gpus=2)
+    w.submit("j-1", gpus=2, replicas=2, spec={"retries": THREE})
+    w.round()
+    placement = w.core.cluster_state.jobs["j-1"].placement
+    assert placement is not None
+    before = {each.node_id for each in placement.allocations}
+    first = placement.allocations[0]
+    node, key = w.nodes[first.node_id], ("j-1", 0, first.rank)
+    node.end(key, 134)
+    node.runs[key] = structs.replace(node.runs[key], timed_out=True)
+    w.sync(first.node_id)
+    w.round()
+    stored = w.stored["j-1"]
+    assert stored.attempts == 1
+    assert stored.failures == (Failure(kind=F.NETWORK, nodes=tuple(sorted(before))),)
+    w.tick(5.0)
+    w.round()
+    again = w.core.cluster_state.jobs["j-1"].placement
+    assert again is not None
+    assert before.isdisjoint(each.node_id for each in again.allocations)
+    stopped = next(step for step in w.steps if step.event is JobEvent.STOPPING)
+    assert stopped.cause.sentence.endswith("(status 134), after it waited for other ranks in vain")
+
+
+def test_a_job_of_one_rank_has_no_others_to_wait_for() -> None:
+    w = world(gpus=1)
+    w.submit("j-1", gpus=1)
+    w.round()
+    w.nodes["node-1"].end(("j-1", 0, 0), 1)
+    run = w.nodes["node-1"].runs["j-1", 0, 0]
+    w.nodes["node-1"].runs["j-1", 0, 0] = structs.replace(run, timed_out=True)
+    w.sync("node-1")
+    (failed,) = [step for step in w.steps if step.event is JobEvent.FAILED]
+    assert TIMED_OUT not in failed.cause.numbers
+    assert class_of_cause(failed.cause) is F.PROGRAM

@@ -8,6 +8,7 @@ from weft.client.client import Client
 from weft.client.errors import Refused, Unreachable
 from weft.client.job_failed import JobFailed
 from weft.client.terminal import cleaned
+from weft.domain.failure import timeout_in
 from weft.domain.job import CauseCode, JobState
 from weft.messages.http import JobView
 
@@ -25,25 +26,9 @@ class LastWords(Struct, frozen=True, kw_only=True):
     missing: str = ""
 
 
-_TIMEOUTS = (
-    ("Watchdog caught collective operation timeout", "a collective of NCCL timed out"),
-    ("Some NCCL operations have failed or timed out", "a collective of NCCL timed out"),
-    ("Timeout at NCCL work", "a collective of NCCL timed out"),
-    ("[Gloo] Timed out waiting", "a collective of Gloo timed out"),
-    ("ncclRemoteError", "the connection of NCCL to another rank broke"),
-    ("Connection closed by peer", "the connection to another rank broke"),
-    ("RendezvousTimeoutError", "not all ranks came to the rendezvous of torch in time"),
-    ("DistStoreError", "a rank did not reach the store of torch in time"),
-)
-
-
 def timeout_of(words: LastWords | None) -> str:
-    """The time-out of NCCL or torch that the last lines of a rank show; empty if they show none.
-
-    The rank that reports it is rarely the one to blame: it waited for another rank.
-    """
-    lines = words.lines if words is not None else ()
-    return next((meaning for pattern, meaning in _TIMEOUTS if any(pattern in line for line in lines)), "")
+    """The time-out of NCCL or torch that the last lines of a rank show; empty if they show none."""
+    return timeout_in(words.lines if words is not None else ())
 
 
 def failed_rank(job: JobView) -> int | None:

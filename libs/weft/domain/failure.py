@@ -1,6 +1,6 @@
 """Classes of failures: which fault ended a try of a job, and which nodes its next try avoids."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
@@ -19,6 +19,7 @@ class FailureClass(StrEnum):
     MEMORY = "memory"  # it used more memory than it asked for
     LIMIT = "limit"  # its time limit
     GPU = "gpu"  # hardware
+    NETWORK = "network"  # its ranks lost each other, and none of them failed before
     NODE = "node"  # an image, a mount or a disk of its node, or the node itself
     STORE = "store"  # Weft itself
     UNKNOWN = "unknown"  # it vanished, or somebody killed it
@@ -46,7 +47,18 @@ _CLASSES: Mapping[CauseCode, FailureClass] = {
     _C.RUN_LOST: _F.UNKNOWN,
     _C.HUNG: _F.UNKNOWN,
 }
-_AVOIDED = frozenset({_F.NODE, _F.UNKNOWN})
+_AVOIDED = frozenset({_F.NODE, _F.NETWORK, _F.UNKNOWN})
+TIMED_OUT = "timed_out"  # the number of a cause: the last lines of the rank show that it waited for others in vain
+_TIMEOUTS = (
+    ("Watchdog caught collective operation timeout", "a collective of NCCL timed out"),
+    ("Some NCCL operations have failed or timed out", "a collective of NCCL timed out"),
+    ("Timeout at NCCL work", "a collective of NCCL timed out"),
+    ("[Gloo] Timed out waiting", "a collective of Gloo timed out"),
+    ("ncclRemoteError", "the connection of NCCL to another rank broke"),
+    ("Connection closed by peer", "the connection to another rank broke"),
+    ("RendezvousTimeoutError", "not all ranks came to the rendezvous of torch in time"),
+    ("DistStoreError", "a rank did not reach the store of torch in time"),
+)
 
 
 class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -58,11 +70,22 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     step: float | None = None
 
 
+def timeout_in(lines: Iterable[str]) -> str:
+    """The time-out of NCCL, Gloo or torch that these lines of a rank show; empty if they show none.
+
+    The rank that reports it is rarely the one to blame: it waited for another rank.
+    """
+    known = list(lines)
+    return next((meaning for pattern, meaning in _TIMEOUTS if any(pattern in line for line in known)), "")
+
+
 def class_of_cause(cause: Cause) -> FailureClass | None:
     """The class of a failure with this cause; None if it is no failure, as where a job was pre-empted.
 
     A program that was killed by SIGKILL or SIGBUS may be a victim: of a full disk, of a person, of the kernel.
     """
+    if TIMED_OUT in cause.numbers:
+        return _F.NETWORK
     kind = _CLASSES.get(cause.code)
     if kind is _F.PROGRAM and cause.numbers.get("exit_code") in (_SIGKILL, _SIGBUS):
         return _F.UNKNOWN
@@ -71,7 +94,8 @@ def class_of_cause(cause: Cause) -> FailureClass | None:
 
 def blamed_of(cause: Cause, nodes: Mapping[int, str]) -> tuple[str, ...]:
     """The nodes of the ranks that failed, of all `nodes` by rank; empty if nobody knows which of many failed."""
-    if (rank := cause.numbers.get("rank")) is not None and rank in nodes:
+    rank = None if TIMED_OUT in cause.numbers else cause.numbers.get("rank")
+    if rank is not None and rank in nodes:
         return (nodes[int(rank)],)
     every = sorted(set(nodes.values()))
     if cause.by in every:

@@ -97,6 +97,7 @@ class RunSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # With `start-failed`: another try on this node would end the same way, such as where its command is missing.
     for_good: bool = False
     noted: Annotated[tuple[Noted, ...], Meta(max_length=NOTED_MAX)] = ()
+    timed_out: bool = False  # with `exit`: its last lines show that it waited for other ranks in vain
     # The time without output, progress or another use of its GPUs, in whole minutes; and that use of them.
     still_seconds: Count = 0
     still_use: Part = 0.0

@@ -23,7 +23,7 @@ from weftd.executor.metrics import ExecutorGauges
 from weftd.executor.preflight import Preflight
 from weftd.executor.registry import RegistryImages
 from weftd.executor.runs import Run, RunKey, Runtime, RuntimeUnavailableError
-from weftd.executor.serving.logends import LogEnds
+from weftd.executor.serving.logends import LogEnds, Timeouts
 from weftd.executor.settings import ExecutorSettings
 from weftd.executor.state_file import StateFile
 from weftd.executor.thinking.core import Action, DumpStacks, Reconciler, Start
@@ -86,6 +86,7 @@ class Agent:
         self._failures = 0
         self._refused = ""
         self._last_words = LogEnds(runtime)
+        self._timeouts = Timeouts(runtime)
         self._sign_watch = SignWatch()
         self._still_watch = StillWatch(settings.still_seconds)
         self._looked_at = -math.inf
@@ -213,6 +214,7 @@ class Agent:
             self._progress.latest,
             beginning=self.actions.beginning,
             last_words=words,
+            timed_out=await self._timeouts.of(runs),
             unjudged=self._is_unjudged,
         )
         seen = tuple(map(self._with_stillness, seen))

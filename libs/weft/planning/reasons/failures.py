@@ -14,6 +14,7 @@ FAULTS: Mapping[FailureClass, str] = {
     FailureClass.LIMIT: "it reached its time limit",
     FailureClass.GPU: "a GPU failed",
     FailureClass.NODE: "its node failed it",
+    FailureClass.NETWORK: "its ranks lost each other",
     FailureClass.STORE: "Weft could not store or decide what followed",
     FailureClass.UNKNOWN: "nothing shows whose fault it was",
 }

@@ -1,7 +1,9 @@
-"""The ends of the logs of runs that serve requests and failed, or are not ready: why, in their own words."""
+"""The ends of the logs of runs: why services failed or are not ready, and which runs waited for others in vain."""
 
 from collections.abc import Iterable
 
+from weft.domain.failure import timeout_in
+from weft.messages.nodes import EndReason
 from weftd.executor.runs import Run, RunKey, Runtime, RuntimeUnavailableError
 from weftd.executor.thinking.serving import Readiness
 
@@ -43,13 +45,33 @@ class LogEnds:
         return "\n".join(part for part in (why, self._said[key][2]) if part)
 
     async def _read(self, key: RunKey) -> str:
-        try:
-            chunk = await self._runtime.read_log(key, offset=0, limit=READ_BYTES)
-            if chunk.size > READ_BYTES:
-                chunk = await self._runtime.read_log(key, offset=chunk.size - READ_BYTES, limit=READ_BYTES)
-        except RuntimeUnavailableError:
-            return ""
-        return last_lines(chunk.data)
+        return await _end_of(self._runtime, key)
+
+
+class Timeouts:
+    """The runs that failed and whose last lines show a time-out of a collective. Each log is read once."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._shows: dict[RunKey, bool] = {}
+
+    async def of(self, runs: Iterable[Run]) -> frozenset[RunKey]:
+        failed = [run.key for run in runs if run.reason is EndReason.EXIT and run.exit_code and run.serve is None]
+        self._shows = {key: self._shows[key] for key in failed if key in self._shows}
+        for key in [key for key in failed if key not in self._shows][:READS_MAX]:
+            self._shows[key] = bool(timeout_in((await _end_of(self._runtime, key)).splitlines()))
+        return frozenset(key for key, shows in self._shows.items() if shows)
+
+
+async def _end_of(runtime: Runtime, key: RunKey) -> str:
+    """The last lines of a log; empty if the runtime does not answer."""
+    try:
+        chunk = await runtime.read_log(key, offset=0, limit=READ_BYTES)
+        if chunk.size > READ_BYTES:
+            chunk = await runtime.read_log(key, offset=chunk.size - READ_BYTES, limit=READ_BYTES)
+    except RuntimeUnavailableError:
+        return ""
+    return last_lines(chunk.data)
 
 
 def last_lines(data: bytes) -> str:

@@ -5,7 +5,7 @@ All times here are seconds on one clock that never jumps.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -284,18 +284,23 @@ class Reconciler:
         *,
         beginning: Iterable[RunKey] = (),
         last_words: Mapping[RunKey, str] | None = None,
+        timed_out: Container[RunKey] = (),
         unjudged: Callable[[Run], bool] = lambda _: False,
     ) -> tuple[RunSeen, ...]:
         """The report for the control plane: the runs, with the reasons of their ends and their progress.
 
         `beginning` are runs whose start is in progress. They are reported, too: a run missing in a report may count as
         gone. So are desired runs that were removed: they never start again, and the control plane must learn that.
-        `last_words`: the ends of some logs, which become part of what is said of their runs. `unjudged`: may the next
+        `last_words`: the ends of some logs, which become part of what is said of their runs. `timed_out`: runs that
+        waited for other ranks in vain. `unjudged`: may the next
         sample of its GPUs show why a run failed? Such a run is reported as running until then.
         """
         said = last_words or {}
         shown = [replace(run, **_NOT_ENDED) if self._may_be_its_gpu(run) and unjudged(run) else run for run in runs]
-        told = {run.key: self._seen(run, progress.get(run.key, {}), said.get(run.key, "")) for run in shown}
+        told = {
+            run.key: self._seen(run, progress.get(run.key, {}), said.get(run.key, ""), timed_out=run.key in timed_out)
+            for run in shown
+        }
         for key in [key for key in self._desired or () if key in self._over]:
             told.setdefault(key, _was_here(self._over[key]))
         for key in beginning:
@@ -458,7 +463,7 @@ class Reconciler:
         share = None if run is None else run.limits.share
         return self._holding[key].part if share is None else max(self._holding[key].part, share.request)
 
-    def _seen(self, run: Run, progress: dict[str, float], last_words: str) -> RunSeen:
+    def _seen(self, run: Run, progress: dict[str, float], last_words: str, *, timed_out: bool) -> RunSeen:
         reason, exit_code = run.reason, run.exit_code
         stop = self._stops.get(run.key)
         if stop is not None and not run.live and reason not in NEVER_RAN:
@@ -483,6 +488,7 @@ class Reconciler:
             uncontrolled=stop is not None and stop.outside and reason is EndReason.STOPPED,
             for_good=run.for_good and reason is EndReason.START_FAILED,
             noted=run.noted,
+            timed_out=timed_out and reason is EndReason.EXIT,
         )
 
     def _not_applied(self, key: RunKey) -> str:

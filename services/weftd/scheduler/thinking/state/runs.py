@@ -5,6 +5,7 @@ from math import inf
 
 from msgspec import Struct, structs
 
+from weft.domain.failure import TIMED_OUT
 from weft.domain.job import Allocation, Cause, CauseCode, Job, JobState
 from weft.messages.nodes import NEVER_RAN, NOTED_MAX, EndReason, JobOrder, NodeReported, RunSeen, RunState
 
@@ -391,6 +392,9 @@ def _cause_alone(run: RunSeen, *, of: int) -> Cause:
             return Cause(code=CauseCode.RUN_LOST, sentence=f"{rank}vanished from its node. {run.detail}".strip())
         case _:
             sentence = f"{rank}{status_text(run.exit_code)}"
+            if run.timed_out and of > 1:
+                numbers[TIMED_OUT] = 1.0
+                sentence += ", after it waited for other ranks in vain"
             code = CauseCode.EXITED if of == 1 else CauseCode.RANK_ENDED
             return Cause(code=code, sentence=sentence, numbers=numbers)
 
