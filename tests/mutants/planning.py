@@ -11,6 +11,20 @@ MUTANTS = (
         tests=("tests/unit/test_one_engine.py",),
     ),
     Mutant(
+        path="libs/weft/simulator/deciding.py",
+        old="                self.lives.keep(target.job_id, target.place)\n",
+        new="                self.lives.keep(target.job_id, ())\n",
+        breaks="The simulator gives the new place of a job that moves to another, as the scheduler does not.",
+        tests=("tests/unit/test_one_engine.py",),
+    ),
+    Mutant(
+        path="libs/weft/simulator/job.py",
+        old="cost_s=self.stop_s(world) - world.move_s + world.grace_s + every / 2,",
+        new="cost_s=self.stop_s(world) - world.move_s + world.grace_s,",
+        breaks="In the simulator a move does not cost the work that it loses, as it does live.",
+        tests=("tests/unit/test_one_engine.py",),
+    ),
+    Mutant(
         path="libs/weft/simulator/lives.py",
         old="job.leaves = True",
         new="job.leaves = False",

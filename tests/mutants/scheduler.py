@@ -196,21 +196,18 @@ MUTANTS = (
         tests=("tests/unit/test_scheduler_sizes.py::test_a_plan_does_not_undo_what_its_user_asked_for_meanwhile",),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/decide/migration.py",
-        old=(
-            "                if not wanted.isdisjoint(gpus_of(self._cluster_state.jobs[job_id].held)):\n"
-            "                    return False\n"
-        ),
-        new=("                pass\n"),
+        path="services/weftd/scheduler/thinking/state/cluster.py",
+        old="gpus_of(jobs[job_id].held).isdisjoint(gpus)",
+        new="True",
         breaks="A job that moves gives its place up because another has yet to leave it.",
         tests=(
             "tests/unit/test_scheduler_moves.py::test_a_job_that_moves_onto_the_gpu_of_another_waits_until_that_one_has_left",
         ),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/decide/migration.py",
-        old="not_before=job.held_since + REST * cost if job.epoch else 0.0,",
-        new="not_before=0.0,",
+        path="libs/weft/planning/moves.py",
+        old="not_before=candidate.since + REST * cost_s if candidate.epoch else -inf,",
+        new="not_before=-inf,",
         breaks="A job that moved a moment ago moves again.",
         tests=("tests/unit/test_scheduler_moves.py::test_a_job_that_moved_rests_for_ten_times_what_it_cost",),
     ),

@@ -214,6 +214,13 @@ def test_nobody_to_move_is_no_move() -> None:
     assert found(room_of(2)) == {}
 
 
+def test_a_job_on_a_closed_node_stays_and_keeps_no_other_from_moving() -> None:
+    free_capacity = room_of(1, 1, 1, scores={"A": [[2.0], [1.0], [2.0]]})
+    jobs = (running(free_capacity, "open", ("n1", 0)), running(free_capacity, "closed", ("n3", 0)))
+    free_capacity.close(["n3"])
+    assert found(free_capacity, *jobs) == {"open": [("n2", 0)]}
+
+
 # many jobs: one by one
 
 

@@ -12,10 +12,9 @@ from weft.domain.job import Allocation, CauseCode, JobEvent, JobState
 from weft.messages.asks import AskKind
 from weft.messages.nodes import EndReason
 from weft.messages.signals import GpuScore
-from weft.planning.moves import Move, MoveRules, together
+from weft.planning.moves import KEEP_SECONDS, Move, MoveRules, together
 from weft.planning.policy import Policy
 from weftd.scheduler.thinking.core_settings import Settings
-from weftd.scheduler.thinking.decide.migration import KEEP_SECONDS
 from weftd.scheduler.thinking.record.keeping import pickled, unpickled
 
 S, E = JobState, JobEvent

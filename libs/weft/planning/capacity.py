@@ -117,6 +117,13 @@ class NodeCapacity:
         if gpus:
             self.gpus.give_back(gpus)
 
+    def withhold(self, allocations: Iterable[Allocation]) -> None:
+        self.chunked, self.costs = {}, {}
+        self.gpus.withhold([gpu for one in allocations for gpu in one.gpus])
+
+    def release(self, allocations: Iterable[Allocation]) -> None:
+        self.gpus.release([gpu for one in allocations for gpu in one.gpus])
+
     def _change(self, allocations: Iterable[Allocation], sign: int, change: Callable[[int, Share], None]) -> list[int]:
         """Change what is left of CPUs, memory and shared GPUs; returns the GPUs that change hands as a whole."""
         gpus: list[int] = []
@@ -275,6 +282,14 @@ class FreeCapacity:
 
     def give_back_all(self, allocations: Iterable[Allocation]) -> None:
         self.grown += self._each_node(allocations, NodeCapacity.give_back)
+
+    def withhold(self, allocations: Iterable[Allocation]) -> None:
+        """Keep these GPUs: nobody gets them, whoever holds them now."""
+        self._each_node(allocations, NodeCapacity.withhold)
+
+    def release(self, allocations: Iterable[Allocation]) -> None:
+        """Keep these GPUs no longer. Those that nobody holds are to be given back."""
+        self._each_node(allocations, NodeCapacity.release)
 
     def _each_node(
         self, allocations: Iterable[Allocation], change: Callable[[NodeCapacity, Iterable[Allocation]], None]

@@ -62,24 +62,26 @@ class ChoosingAgain:
     def places(
         self, free_capacity: FreeCapacity, jobs: Sequence[Movable], before: Mapping[str, float], margin: float
     ) -> dict[str, tuple[Allocation, ...]]:
-        """The place of each job, in turn, up to the first that finds none. A job that gains too little by another place
-        keeps its own, if that is free. `before`: the slowdown of each job. The room is left holding some of them."""
+        """The place of each job, in turn, up to the first that finds none. A job that finds no other place, or gains
+        too little by it, keeps its own, if that is free. `before`: the slowdown of each job. The room is left holding
+        some of them."""
         self._heed(free_capacity)
         after: dict[str, tuple[Allocation, ...]] = {}
         known, ahead = self._first, list[tuple[Allocation, ...]]()  # `ahead`: places that the room does not hold yet
         for job in jobs:
             choice = known.get(job.job_id)
             if choice is None or not choice.is_of(job):
-                for place in ahead:
-                    free_capacity.take_all(place)
+                for one in ahead:
+                    free_capacity.take_all(one)
                 ahead.clear()
                 choice = known[job.job_id] = _choice(free_capacity, job)
                 self._count += 1
-            if choice.place is None:
-                break
             saved = job.left_s * (before[job.job_id] - choice.slowdown)
-            keeps = choice.own_is_free and saved <= margin * job.cost_s
-            after[job.job_id] = job.allocations if keeps else choice.place
+            keeps = choice.own_is_free and (choice.place is None or saved <= margin * job.cost_s)
+            place = job.allocations if keeps else choice.place
+            if place is None:
+                break
+            after[job.job_id] = place
             known = choice.behind_own if keeps else choice.behind_it
             ahead.append(after[job.job_id])
         return after

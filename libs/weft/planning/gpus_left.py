@@ -95,6 +95,15 @@ class GpusLeft:
             back = [index for index in back if index not in self.shared]
         self.whole = sorted({*self.whole, *back})
 
+    def withhold(self, gpus: Collection[int]) -> None:
+        """Give these to nobody from now on, whoever holds them."""
+        self.withheld = self.withheld.union(gpus)
+        self.whole = [index for index in self.whole if index not in gpus]
+
+    def release(self, gpus: Collection[int]) -> None:
+        """Give these again once they are given back."""
+        self.withheld = self.withheld.difference(gpus)
+
     # shares
 
     def take_share(self, index: int, share: Share) -> None:

@@ -1,35 +1,49 @@
-"""Which running jobs move: those that gain more by it than it costs, all counted in GPU-seconds.
+"""Which running jobs move, and where to: those that gain more by it than it costs, all counted in GPU-seconds.
 
-A move costs what the job's GPUs do not do while it stops and starts. What it gains is the time that better GPUs, or
-GPUs nearer to each other, save for as long as the job still runs, but for no longer than HORIZON_S: by then moves will
-have been decided many times more. Jobs that hold shares of GPUs stay where they are: who is beside them changes more
-often than a move pays. If it is not known how long a job still runs, the caller assumes as long again as it
-has run: the heavier the tail of durations, the truer (the Lindy effect).
+The scheduler and the simulator use it, behind the scheduling cycle and the growth of jobs. A job moves by a stop: its
+new place is kept for it until it has stopped, and until the jobs there have left, then it starts in that place. Nothing
+here changes the state of a cluster: the caller applies each decision before it takes the next.
+
+A move costs what the job's GPUs do not do while it stops and starts, and the work since its last checkpoint. What it
+gains is the time that better GPUs, or GPUs nearer to each other, save for as long as the job still runs, but for no
+longer than HORIZON_S: by then moves will have been decided many times more. Jobs that hold shares of GPUs stay where
+they are: who is beside them changes more often than a move pays. If it is not known how long a job still runs, it is
+assumed to run as long again as it has run: the heavier the tail of durations, the truer (the Lindy effect).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from heapq import nsmallest
+from math import inf
 from operator import attrgetter
+from typing import Protocol
 
 from msgspec import Struct
 
 from weft.domain.job import Allocation
 from weft.planning.capacity import FreeCapacity
 from weft.planning.choosing_again import ChoosingAgain, Movable
-from weft.planning.finding import find
+from weft.planning.finding import Place, find, fits_there
+from weft.planning.locality import Locality
 from weft.planning.order import Key
-from weft.planning.resource_request import ResourceRequest
-from weft.planning.scores import GpuKey
+from weft.planning.policy import GAINFUL, Policy
+from weft.planning.queue import Place as PlaceInOrder
+from weft.planning.resource_request import PlacementRequest, ResourceRequest
+from weft.planning.scores import TYPICAL, GpuKey
 
 HORIZON_S = 7200.0
+REST = 10.0  # a job that was stopped before runs this many times the cost of a move before it moves
 JOINT_MOST = 64  # up to so many jobs choose again together; if there are more, each by itself
 AT_ONCE_MOST = 16  # moves at once where each job chooses by itself
-REST = 10.0  # a job that was stopped before runs this many times the cost of a move before it moves
+LOOKED_AT_MAX = 128  # jobs that choose again: those with most to gain
+IN_VAIN_MAX = 6  # looks in vain in a row, after each of which the time to the next doubles
+KEEP_SECONDS = 60.0  # beyond the time in which the job stops, how long its new place is kept
 
 
 class MoveRules(Struct, frozen=True, kw_only=True):
     """`margin`: a move gains at least this many times its cost.
 
-    `cost_seconds`: the cost besides the job's grace and its work since the last checkpoint.
+    `cost_seconds`: the cost besides the job's grace and its work since the last checkpoint. Every `every_seconds` it is
+    looked who would gain; at most `at_once_max` jobs are on their way.
     """
 
     on: bool = True
@@ -46,6 +60,242 @@ class Move(Struct, frozen=True):
     job_id: str
     allocations: tuple[Allocation, ...]
     gain: float
+
+
+class Candidate(Struct, frozen=True, kw_only=True):
+    """A running job that may move. `cost_s`: the cost of a move besides `MoveRules.cost_seconds`; `stop_s`: the time in
+    which the job stops; `epoch`: the number of stops before; `since`: the time at which it got its place.
+
+    It is expected to run until `ends`, or, with None, for as long again as it has run since `began`.
+    """
+
+    allocations: Place
+    gpus: float
+    cost_s: float
+    stop_s: float
+    epoch: int
+    since: float
+    began: float
+    ends: float | None
+
+    def left_s(self, now: float) -> float:
+        return max(0.0, now - self.began if self.ends is None else self.ends - now)
+
+
+class Target(Struct, frozen=True, kw_only=True):
+    """The place of a job that is stopped in `epoch` to move, kept for it until `until`; and why: what it saves, at what
+    cost, and the job that gains most of those that move together (`for_whom`)."""
+
+    job_id: str
+    place: Place
+    resource_request: ResourceRequest
+    epoch: int
+    until: float
+    for_whom: str
+    slowdown_before: float
+    slowdown_after: float
+    saves_s: float
+    cost_s: float
+
+
+class LetsGo(Struct, frozen=True):
+    """The job's place is not kept any longer."""
+
+    job_id: str
+
+
+class Arrives(Struct, frozen=True):
+    """The job starts in its new place."""
+
+    target: Target
+
+
+class Cluster(Protocol):
+    """The state of a cluster, as moves read it."""
+
+    @property
+    def free_capacity(self) -> FreeCapacity: ...
+    def running(self) -> Iterable[tuple[str, int]]:
+        """The jobs that hold GPUs, each with a number that is another one whenever its candidate may be."""
+        ...
+
+    def candidate(self, job_id: str) -> Candidate | None:
+        """One of these jobs; None: it stays where it is."""
+        ...
+
+    def place_in_order(self, job_id: str) -> PlaceInOrder: ...
+    def as_placed(self, job_id: str) -> ResourceRequest:
+        """The request for the ranks that the job has, which may be fewer than it wanted."""
+        ...
+
+    def asked(self, job_id: str) -> PlacementRequest: ...
+    def score_news(self) -> int:
+        """Counts the changes of scores."""
+        ...
+
+    def stopping_to_move(self) -> Collection[str]: ...
+    def is_on_its_way(self, job_id: str, epoch: int) -> bool:
+        """True if the job still stops to move, or waits since it has stopped; it was stopped in `epoch`."""
+        ...
+
+    def waits(self, job_id: str) -> bool: ...
+    def is_left(self, gpus: Collection[GpuKey]) -> bool:
+        """True if no job holds any of these GPUs any more."""
+        ...
+
+
+class _Chance(Struct, frozen=True, kw_only=True):
+    """The most that a job could gain: `part` of its time, on the best GPUs of all."""
+
+    version: int
+    candidate: Candidate | None
+    part: float = 0.0
+    needed: float = 0.0
+    not_before: float = -inf
+
+    def gain(self, now: float) -> float:
+        """The possible gain in GPU-seconds, beyond the least that a move must gain."""
+        if not self.part or now < self.not_before or self.candidate is None:
+            return 0.0
+        return self.candidate.gpus * (self.candidate.left_s(now) * self.part - self.needed)
+
+
+class Moves:
+    """`targets`: by job that is on its way, its place; `next_at`: from when on it is looked again who would gain."""
+
+    def __init__(self, cluster: Cluster, policy: Policy, rules: MoveRules) -> None:
+        self.targets: dict[str, Target] = {}
+        self.next_at = -inf if rules.on and policy.placing.moves == GAINFUL else inf
+        self._cluster = cluster
+        self._rules = rules
+        self._in_vain = 0  # looks in a row that found no move
+        self._chances: dict[str, _Chance] = {}  # by job
+        self._fastest: dict[str, float] = {}  # by class, the best score of any GPU
+        self._scored: tuple[int, Locality] | None = None  # the scores and penalties for which these were worked out
+        self._choosing = ChoosingAgain()
+
+    def __getstate__(self) -> dict[str, object]:
+        """The state without what is remembered only to find it sooner."""
+        return {**self.__dict__, "_choosing": ChoosingAgain()}
+
+    def arrive(self, now: float) -> Iterator[LetsGo | Arrives]:
+        """The places of jobs that have stopped, and of those that took too long, are let go; the former start there."""
+        cluster = self._cluster
+        for job_id, target in sorted(self.targets.items()):
+            goes_on = cluster.is_on_its_way(job_id, target.epoch)
+            arrives = goes_on and cluster.waits(job_id) and cluster.is_left(gpus_of(target.place))
+            if goes_on and not arrives and now < target.until:
+                continue
+            del self.targets[job_id]
+            yield LetsGo(job_id)
+            if arrives and self._fits(target):
+                yield Arrives(target)
+
+    def _fits(self, target: Target) -> bool:
+        """Does the job still fit? Only GPUs are kept: CPUs and memory may be taken, the node closed or lost."""
+        free_capacity = self._cluster.free_capacity
+        nodes = [node for one in target.place if (node := free_capacity.nodes.get(one.node_id)) is not None]
+        return fits_there(free_capacity, target.place) and all(
+            node.starts(want.request) for node in nodes for want in target.resource_request
+        )
+
+    def decide(self, now: float, *, closed: Sequence[str]) -> Iterator[tuple[Target, ...]]:
+        """Every `every_seconds`, after looks in vain less often: the jobs that stop to move. Those of one decision move
+        together, or none does. `closed` nodes are kept for a waiting job."""
+        if now < self.next_at:
+            return
+        self.next_at = now + self._rules.every_seconds * 2.0**self._in_vain
+        most = self._rules.at_once_max - len(self.targets.keys() | self._cluster.stopping_to_move())
+        movable = self._movable(now) if most > 0 else []
+        self._in_vain = min(self._in_vain + 1, IN_VAIN_MAX) if most > 0 else 0
+        if not movable:
+            return
+        free_capacity = self._cluster.free_capacity
+        with free_capacity.supposing(closed=closed):
+            found = moves_for(free_capacity, movable, margin=self._rules.margin, choosing=self._choosing)
+        jobs = {job.job_id: job for job in movable}
+        for group in together(found, {job_id: job.allocations for job_id, job in jobs.items()}, most=most):
+            for_whom = max(group, key=lambda move: (move.gain, move.job_id)).job_id
+            targets = tuple(self._target(move, jobs[move.job_id], for_whom, now) for move in group)
+            self.targets.update((target.job_id, target) for target in targets)
+            self._in_vain, self.next_at = 0, now + self._rules.every_seconds
+            yield targets
+
+    def _target(self, move: Move, job: Movable, for_whom: str, now: float) -> Target:
+        free_capacity, candidate = self._cluster.free_capacity, self._chances[move.job_id].candidate
+        assert candidate is not None, "it is among the movable"
+        before = free_capacity.slowdown(job.allocations, job.asked)
+        after = free_capacity.slowdown(move.allocations, job.asked)
+        return Target(
+            job_id=move.job_id,
+            place=move.allocations,
+            resource_request=job.resource_request,
+            epoch=candidate.epoch,
+            until=now + candidate.stop_s + KEEP_SECONDS,
+            for_whom=for_whom,
+            slowdown_before=before,
+            slowdown_after=after,
+            saves_s=job.left_s * (before - after),
+            cost_s=job.cost_s,
+        )
+
+    def _movable(self, now: float) -> list[Movable]:
+        """The jobs with most to gain on the best GPUs of all, in the order of service."""
+        self._forget_scores()
+        running, gains = list(self._cluster.running()), list[tuple[float, str]]()
+        for job_id, version in running:
+            chance = self._chances.get(job_id)
+            if chance is None or chance.version != version:
+                chance = self._chances[job_id] = self._chance(job_id, version)
+            gain = chance.gain(now)
+            if gain > 0:
+                gains.append((-gain, job_id))
+        if len(self._chances) > 2 * len(running) + LOOKED_AT_MAX:
+            self._chances = {job_id: self._chances[job_id] for job_id, _ in running}
+        chosen = [job_id for _, job_id in nsmallest(LOOKED_AT_MAX, gains)]
+        return [self._as_movable(job_id, now) for job_id in sorted(chosen, key=self._cluster.place_in_order)]
+
+    def _chance(self, job_id: str, version: int) -> _Chance:
+        candidate = self._cluster.candidate(job_id)
+        if candidate is None:
+            return _Chance(version=version, candidate=None)
+        cost_s, asked = self._rules.cost_seconds + candidate.cost_s, self._cluster.asked(job_id)
+        slowdown = self._cluster.free_capacity.slowdown(candidate.allocations, asked)
+        return _Chance(
+            version=version,
+            candidate=candidate,
+            part=1.0 - self._fastest_of(asked.job_class) / slowdown,
+            needed=self._rules.margin * cost_s,
+            not_before=candidate.since + REST * cost_s if candidate.epoch else -inf,
+        )
+
+    def _as_movable(self, job_id: str, now: float) -> Movable:
+        candidate = self._chances[job_id].candidate
+        assert candidate is not None, "it has something to gain"
+        asked = self._cluster.asked(job_id)
+        slowdown = self._cluster.free_capacity.slowdown(candidate.allocations, asked)
+        return Movable(
+            job_id=job_id,
+            resource_request=self._cluster.as_placed(job_id),
+            asked=asked,
+            allocations=candidate.allocations,
+            gpus=candidate.gpus,
+            left_s=candidate.left_s(now) / slowdown,
+            cost_s=self._rules.cost_seconds + candidate.cost_s,
+            slowdown=slowdown,
+        )
+
+    def _fastest_of(self, job_class: str) -> float:
+        if job_class not in self._fastest:
+            scores = self._cluster.free_capacity.scores.of(job_class)
+            self._fastest[job_class] = min([TYPICAL, *scores.values()])  # a GPU without a score counts as typical
+        return self._fastest[job_class]
+
+    def _forget_scores(self) -> None:
+        if self._scored != (scored := (self._cluster.score_news(), self._cluster.free_capacity.locality)):
+            self._scored = scored
+            self._chances.clear()
+            self._fastest.clear()
 
 
 def moves_for(

@@ -30,7 +30,7 @@ class SimulatedCluster:
         self._order, self._known = order, known
         self._queue, self._running = lives.queue, lives.running
         self._growth = Growth(self)
-        self._starting: list[SimulatedJob] = []  # jobs that resize live, placed in this decision
+        self._starting: list[SimulatedJob] = []  # jobs placed in this decision
 
     @property
     def now(self) -> float:
@@ -46,11 +46,11 @@ class SimulatedCluster:
 
     @property
     def gpus_free(self) -> int:
-        return int(self._running.free)
+        return int(self.gpus_left)
 
     @property
     def gpus_left(self) -> float:
-        return self._running.free
+        return self.free_capacity.gpus_left if self.lives.kept else self._running.free
 
     def served(self, rank_of: Callable[[str], Rank] | None) -> Served:
         return self._queue.served(self._running.share, rank_of)
@@ -179,10 +179,11 @@ class SimulatedCluster:
     # what becomes of it
 
     def decide(self, cycle: Cycle) -> None:
-        """Decide who starts, who gives way and who grows, and apply that."""
+        """Decide who starts, who gives way, who grows and who moves, and apply that."""
         for job in self._starting:
             job.starts = False
         self._starting.clear()
+        self.arrive()
         waiting = len(self._queue)
         if waiting:
             for decision in cycle.decide(self.now):
@@ -190,8 +191,16 @@ class SimulatedCluster:
         if self._running.live:
             for change in self._growth.decide(closed=cycle.kept, ahead=cycle.ahead if waiting else ""):
                 self._grow(change)
+        self.move(closed=cycle.reserved)
         for job in self._starting:
-            self.lives.looks_again(job, self.now)
+            if job.live:
+                self.lives.looks_again(job, self.now)
+
+    def arrive(self) -> None:
+        """Let the jobs start that have stopped to move."""
+
+    def move(self, *, closed: Sequence[str]) -> None:
+        """Let jobs move."""
 
     def _grow(self, change: Joins | GivesBack) -> None:
         if isinstance(change, GivesBack):
@@ -207,9 +216,8 @@ class SimulatedCluster:
             self._queue.remove(decision.job_id)
             self.placements += 1
             self.lives.settle(job, self.now, decision.place)
-            if job.live:
-                job.starts = True
-                self._starting.append(job)
+            job.starts = True
+            self._starting.append(job)
         elif isinstance(decision, Clears):
             self._clear(decision.selection)
 

@@ -1,18 +1,20 @@
 """What the scheduler's own planning decides in a simulated cluster: who starts, who gives way, who moves."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import inf
 
+from msgspec import structs
+
 from weft.domain.job import Allocation
-from weft.planning.choosing_again import ChoosingAgain, Movable
 from weft.planning.cycle import LOOK_AGAIN_SECONDS, Cycle, Nodes
 from weft.planning.finding import Place, find
-from weft.planning.moves import JOINT_MOST, REST, moves_for, together
-from weft.planning.order import Order
-from weft.planning.policy import ALWAYS, GAINFUL, Policy
+from weft.planning.moves import Arrives, Candidate, Moves, gpus_of
+from weft.planning.policy import ALWAYS, Policy
+from weft.planning.queue import Place as PlaceInOrder
 from weft.planning.queue import place_of
 from weft.planning.resource_request import ResourceRequest
-from weft.planning.scheduling_pass import Demand
+from weft.planning.scheduling_pass import Demand, Starts
+from weft.planning.scores import GpuKey
 from weft.simulator.cluster import SimulatedCluster
 from weft.simulator.job import SimulatedJob
 from weft.simulator.lives import Lives
@@ -29,14 +31,18 @@ class _TraceCluster(SimulatedCluster):
         jobs: Mapping[str, SimulatedJob],
         *,
         cluster: Cluster,
-        order: Order,
+        policy: Policy,
         world: World,
         sizing: SizesOverTime | None,
     ) -> None:
-        super().__init__(lives, jobs, order, known=world.durations_known)
-        self._cluster, self._sizing = cluster, sizing
+        super().__init__(lives, jobs, policy.ordering, known=world.durations_known)
+        self._cluster, self._world, self._sizing = cluster, world, sizing
+        self._moves = Moves(self, policy, structs.replace(world.moves, cost_seconds=world.move_s))
+        self._looks_at = -inf  # when it will be looked for moves, at the latest
 
     def demand(self, job_id: str) -> Demand | None:
+        if job_id in self._moves.targets:
+            return None
         job, lasts = self.jobs[job_id], self._lasts(self.jobs[job_id])
         if self._sizing is not None:
             return Demand(job.resource_request, 0, None) if self._sizing.sizes.get(job_id) else None
@@ -72,10 +78,59 @@ class _TraceCluster(SimulatedCluster):
             * self.free_capacity.locality.factor(job.trace.model, nodes=nodes)
         )
 
+    # jobs that move
+
+    def running(self) -> Iterator[tuple[str, int]]:
+        return ((job_id, job.version) for job_id, job in self._running.jobs.items() if job.at_rest)
+
+    def candidate(self, job_id: str) -> Candidate | None:
+        return self.jobs[job_id].candidate(self._world, known=self._known)
+
+    def place_in_order(self, job_id: str) -> PlaceInOrder:
+        return place_of(self._order, self.jobs[job_id].standing(self.now, known=self._known))
+
+    def as_placed(self, job_id: str) -> ResourceRequest:
+        return self.jobs[job_id].resource_request
+
+    def score_news(self) -> int:
+        return self.free_capacity.scores.changes
+
+    def stopping_to_move(self) -> set[str]:
+        return {job_id for job_id, job in self._running.leaving_jobs.items() if job.moving}
+
+    def is_on_its_way(self, job_id: str, epoch: int) -> bool:
+        job = self.jobs[job_id]
+        return job.epoch == epoch if job.moving else job.epoch == epoch + 1 and not job.allocations
+
+    def is_left(self, gpus: Collection[GpuKey]) -> bool:
+        return all(gpus_of(job.allocations).isdisjoint(gpus) for job in self._running.jobs.values())
+
+    def arrive(self) -> None:
+        for change in self._moves.arrive(self.now):
+            if isinstance(change, Arrives):
+                self.apply(Starts(change.target.job_id, change.target.place))
+            else:
+                self.lives.let_go(change.job_id)
+
+    def move(self, *, closed: Sequence[str]) -> None:
+        """A look that comes too soon is made up for; so is one after a move, as others may follow."""
+        again = self._moves.next_at > self.now
+        for targets in self._moves.decide(self.now, closed=closed):
+            again = True
+            for target in targets:
+                self.lives.keep(target.job_id, target.place)
+            for target in targets:
+                self.lives.stop(self.jobs[target.job_id], self.now, moves=True)
+                if self._world.stop_s is not None:
+                    self.lives.looks_for_moves(target.until)
+        if self._world.stop_s is None:
+            self.arrive()
+        if again and self._looks_at < self._moves.next_at < inf:
+            self._looks_at = self._moves.next_at
+            self.lives.looks_for_moves(self._looks_at)
+
 
 class Deciding:
-    """`sees_truth`: whether what is believed of GPUs is true, so that a job's speed need not be worked out again."""
-
     def __init__(
         self,
         lives: Lives,
@@ -84,11 +139,10 @@ class Deciding:
         cluster: Cluster,
         policy: Policy,
         world: World,
-        sees_truth: bool,
         sizing: SizesOverTime | None = None,
     ) -> None:
         self.decisions = 0
-        self.cluster = _TraceCluster(lives, jobs, cluster=cluster, order=policy.ordering, world=world, sizing=sizing)
+        self.cluster = _TraceCluster(lives, jobs, cluster=cluster, policy=policy, world=world, sizing=sizing)
         self.cycle = Cycle(
             self.cluster,
             policy,
@@ -96,20 +150,9 @@ class Deciding:
             look_again_s=0.0 if world.stop_s is None else LOOK_AGAIN_SECONDS,
             spares_wanted=world.spares,
         )
-        self._lives, self._free_capacity, self._queue, self._running = (
-            lives,
-            lives.free_capacity,
-            lives.queue,
-            lives.running,
-        )
-        self._jobs = jobs
-        self._order = policy.ordering
+        self._lives, self._free_capacity, self._running = lives, lives.free_capacity, lives.running
         self._placing = policy.placing
-        self._world = world
-        self._sees_truth = sees_truth
         self._sizing = sizing
-        self._reviewed_at = -inf
-        self._choosing = ChoosingAgain()
 
     @property
     def placements(self) -> int:
@@ -122,8 +165,6 @@ class Deciding:
         self.cluster.decide(self.cycle)
         if self._placing.moves == ALWAYS:
             self._place_all_anew(now)
-        elif self._placing.moves == GAINFUL:
-            self._move_for_gain(now)
 
     def _place_all_anew(self, now: float) -> None:
         """As the PAL artifact does in every round: all give back what they have, and are placed one after the other."""
@@ -140,47 +181,6 @@ class Deciding:
             self._free_capacity.take_all(found)
             if found != job.allocations:
                 self._resettle(job, now, found)
-
-    def _move_for_gain(self, now: float) -> None:
-        few = len(self._running.jobs) <= JOINT_MOST
-        if not few and now < self._reviewed_at + self._world.review_s:
-            return
-        self._reviewed_at = now
-        known = self._world.durations_known
-        jobs = list(self._running.jobs.values())
-        if few:
-            jobs.sort(key=lambda job: place_of(self._order, job.standing(now, known=known)))
-        movable = [
-            Movable(
-                job_id=job.trace.id,
-                resource_request=job.resource_request,
-                asked=job.asked,
-                allocations=job.allocations,
-                gpus=job.gpus_needed,
-                left_s=job.left_s(now, known=known) / job.speed,
-                cost_s=0.0 if job.settled_at == now else job.move_cost_s(self._world),
-                slowdown=job.slowdown if self._sees_truth else None,
-            )
-            for job in jobs
-            if job.gpus_needed and self._may_move(job, now)
-        ]
-        rules = self._world.moves
-        found = moves_for(self._free_capacity, movable, margin=rules.margin, choosing=self._choosing)
-        held = {job.job_id: job.allocations for job in movable}
-        moves = [move for group in together(found, held, most=rules.at_once_max) for move in group]
-        for move in moves:
-            self._free_capacity.give_back_all(self._jobs[move.job_id].allocations)
-        for move in moves:
-            self._free_capacity.take_all(move.allocations)
-        for move in moves:
-            self._resettle(self._jobs[move.job_id], now, move.allocations)
-
-    def _may_move(self, job: SimulatedJob, now: float) -> bool:
-        """It loses little by it, and has rested since it was stopped last."""
-        if job.trace.checkpoint_s is None or job.leaves:
-            return False
-        stopped_before = job.moves + job.evictions > 0 and job.settled_at < now
-        return not stopped_before or now >= job.settled_at + REST * job.move_cost_s(self._world)
 
     def _resettle(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...]) -> None:
         self.cluster.placements += 1

@@ -97,7 +97,6 @@ class Simulation:
             cluster=cluster,
             policy=policy,
             world=world,
-            sees_truth=scores == "oracle" and world.penalties_known,
             sizing=self._sizing,
         )
         self._serving = (
@@ -150,6 +149,8 @@ class Simulation:
     def _happens(self, now: float, what: What, number: int, version: int) -> bool:
         """Take the next events in; whether a new decision is needed."""
         self._lives.running.now = now
+        if what is What.MAY_MOVE:
+            return True
         if what is What.PARTITIONS:
             return self._sizing is not None and self._sizing.due(now)
         if what is What.SERVES:

@@ -22,6 +22,7 @@ class What(IntEnum):
     IS_REPAIRED = 11
     PARTITIONS = 12
     SERVES = 13
+    MAY_MOVE = 14  # it is looked which jobs gain by a move, or a place is kept no longer
 
 
 class EventQueue:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from weft.domain.job import Allocation
 from weft.planning.backfill import Ending
 from weft.planning.growth import Grower, LiveSizes, RoleRange
+from weft.planning.moves import Candidate
 from weft.planning.order import Key, Order, Standing
 from weft.planning.preemption import Holder
 from weft.planning.preemption.loss import loss_of
@@ -49,6 +50,7 @@ class SimulatedJob:
         "lost_s",
         "model",
         "moves",
+        "moving",
         "number",
         "paused_until",
         "planned",
@@ -98,7 +100,8 @@ class SimulatedJob:
         self.waits_since = trace.arrival_s
         self.hardware_failed = False  # a node that it ran on failed
         self.settled_at = self.spell_begin = self.spell_pause = 0.0
-        self.leaves = False  # it stops, to give way
+        self.leaves = False  # it stops, to give way or to move
+        self.moving = False  # it stops to move
         self.promoted = False  # it has waited so long that the order forgets its past
         self.begun: float | None = None
         self.moves = self.evictions = self.resizes = self.version = 0
@@ -246,8 +249,7 @@ class SimulatedJob:
         held = now - self.settled_at
         every = self.trace.checkpoint_s
         lost = held if every is None else min(held, every / 2)
-        again = self.moves + self.evictions > 0
-        rested = self.sized_at if self.sized_at is not None else self.settled_at if again else None
+        rested = self.sized_at if self.sized_at is not None else self.settled_at if self.epoch else None
         return loss_of(
             now,
             rested=rested,
@@ -281,9 +283,29 @@ class SimulatedJob:
             checkpoints=self.trace.checkpoint_s is not None,
         )
 
-    def move_cost_s(self, world: World) -> float:
-        """The mean cost of a move, as the scheduler counts it."""
-        return self.stop_s(world) + world.grace_s + (self.trace.checkpoint_s or 0.0) / 2
+    @property
+    def epoch(self) -> int:
+        """How often it was stopped."""
+        return self.moves + self.evictions
+
+    def candidate(self, world: World, *, known: bool) -> Candidate | None:
+        """It may move if it loses little by that."""
+        every = self.trace.checkpoint_s
+        if every is None or not self.gpus_needed:
+            return None
+        since, ends = max(self.since, self.paused_until), None
+        if known or self.trace.estimate_s is not None:
+            ends = since + self.left_s(self.since, known=known) * self.stretch
+        return Candidate(
+            allocations=self.allocations,
+            gpus=self.gpus_needed,
+            cost_s=self.stop_s(world) - world.move_s + world.grace_s + every / 2,
+            stop_s=world.grace_s,
+            epoch=self.epoch,
+            since=self.settled_at,
+            began=self.since - self.attained_s,
+            ends=ends,
+        )
 
     def lose(self, *, stopped: bool, else_every_s: float = 0.0) -> None:
         """Drop the work since the last checkpoint. `stopped`: it could write one first, if it does that; else it wrote

@@ -47,6 +47,7 @@ class Lives:
         self.free_capacity, self.queue, self.running = free_capacity, queue, running
         self.ended: dict[int, JobOutcome] = {}
         self.spells: list[Spell] = []
+        self.kept: dict[str, tuple[Allocation, ...]] = {}  # by job that moves, the GPUs kept for it
         self._event_queue = event_queue
         self._order = order
         self._world = world
@@ -144,6 +145,23 @@ class Lives:
         self._hold(job, allocations)
         self._may_grow(job, now)
 
+    def keep(self, job_id: str, place: tuple[Allocation, ...]) -> None:
+        """Keep these GPUs for this job: no other job gets them, whichever holds them now."""
+        self.kept[job_id] = place
+        self.free_capacity.withhold(place)
+
+    def let_go(self, job_id: str) -> None:
+        """Keep its GPUs no longer."""
+        place = self.kept.pop(job_id)
+        self.free_capacity.release(place)
+        held = {gpu for job in self.running.jobs.values() for gpu in job.gpus}
+        free = [(one, tuple(gpu for gpu in one.gpus if (one.node_id, gpu) not in held)) for one in place]
+        self.free_capacity.give_back_all(structs.replace(one, gpus=gpus, cpus=0.0, memory=0) for one, gpus in free)
+
+    def looks_for_moves(self, at: float) -> None:
+        """Let a decision follow then."""
+        self._event_queue.add(at, What.MAY_MOVE)
+
     def looks_again(self, job: SimulatedJob, now: float) -> None:
         """Let a decision follow once this job runs."""
         self._event_queue.add(now, What.MAY_GROW, job.number)
@@ -198,12 +216,17 @@ class Lives:
         """The job gives its GPUs back and waits. `stopped`: it had time to write a checkpoint."""
         self._leave(job, now)
         job.lose(stopped=stopped, else_every_s=self._world.checkpoint_s)
-        job.evictions += 1
+        job.moves += job.moving
+        job.evictions += not job.moving
+        job.moving = False
         job.waits_since = now
         self.wait(job, now)
 
-    def stop(self, job: SimulatedJob, now: float) -> None:
-        """The job gives way: at once, or once it has stopped."""
+    def stop(self, job: SimulatedJob, now: float, *, moves: bool = False) -> None:
+        """The job gives way, or moves: at once, or once it has stopped. One that stops already goes on with that."""
+        if job.leaves:
+            return
+        job.moving = moves
         if self._world.stop_s is None:
             self.evict(job, now)
             return

@@ -83,12 +83,11 @@ class World(Struct, frozen=True, kw_only=True):
     `penalties_known`, the policy knows only `penalty`, and learns from the steps of running jobs each `sample_s`.
     `move_s`: how long a job that ran before does no work after every later start, be it moved or evicted; `start_s`:
     the same for its first.
-    `decide_every_s`: the time between two decisions; 0: after each event. `review_s`: the time between two looks for
-    jobs that would gain by moving, if more jobs run than are considered together.
+    `decide_every_s`: the time between two decisions; 0: after each event.
     `patience_s`: nodes may be kept for the first job that does not fit and has waited so long. `moves`: which moves
     pay, at a cost of `move_s`, `grace_s` (in which a job writes its checkpoint) and the work that is lost.
-    `minimum_run`: how long a job runs before it may be evicted; `stop_s`: how long it takes to stop then (None: it is
-    gone in the same decision). The defaults of all of these are the scheduler's.
+    `minimum_run`: how long a job runs before it may be evicted; `stop_s`: how long it takes to stop then, or to move
+    (None: it is gone in the same decision). The defaults of all of these are the scheduler's.
     `failures_per_node_day`, `repair_s`: how often a node fails, and for how long; the work of its jobs since their last
     checkpoint is lost, which jobs that write one when they are stopped write every `checkpoint_s` of work too.
     `spares`: the nodes of each kind that are kept for gangs of which a node failed.
@@ -111,7 +110,6 @@ class World(Struct, frozen=True, kw_only=True):
     stop_s: float | None = None
     decide_every_s: float = 0.0
     patience_s: float = PATIENCE_SECONDS
-    review_s: float = 600.0
     failures_per_node_day: float = 0.0
     repair_s: float = 3600.0
     checkpoint_s: float = 600.0

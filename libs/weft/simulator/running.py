@@ -17,8 +17,8 @@ from weft.simulator.job import SimulatedJob
 
 
 class Running:
-    """The running jobs; `live`: those of them that resize live. `free`: the number of free GPUs on nodes that have not
-    failed. `quotas`: true if jobs give back what they borrowed."""
+    """The running jobs; `live`: those of them that resize live; `leaving_jobs`: those that stop. `free`: the number of
+    free GPUs on nodes that have not failed. `quotas`: true if jobs give back what they borrowed."""
 
     def __init__(
         self, gpus: int, order: Order, *, durations_known: bool, minimum_run: MinimumRun, quotas: bool = False
@@ -37,7 +37,7 @@ class Running:
         self._use = DecayedUse()
         self._ranks = FairRanks(self._use)
         self._tree = QuotaTree()
-        self._leaving: dict[str, SimulatedJob] = {}
+        self.leaving_jobs: dict[str, SimulatedJob] = {}
         self._tiers = Tiers()
 
     def add(self, job: SimulatedJob) -> None:
@@ -50,14 +50,14 @@ class Running:
     def leave(self, job: SimulatedJob, at: float) -> None:
         """The job stops, and is gone at that time."""
         self._tiers.remove(job.trace.id)
-        self._leaving[job.trace.id] = job
+        self.leaving_jobs[job.trace.id] = job
         self._forget_ending(job)
         job.ending = Ending(at, job.gpus_needed, job.trace.id)
         insort(self.endings, job.ending)
 
     def remove(self, job: SimulatedJob) -> None:
         self._tiers.remove(job.trace.id)
-        self._leaving.pop(job.trace.id, None)
+        self.leaving_jobs.pop(job.trace.id, None)
         if job.ending is not None:
             self.foresee(job)
         del self.jobs[job.trace.id]
@@ -115,13 +115,13 @@ class Running:
     def leaving(self) -> list[Holder]:
         return [
             Holder(job_id=job_id, worth=LEAVES_FIRST, allocations=job.allocations)
-            for job_id, job in sorted(self._leaving.items())
+            for job_id, job in sorted(self.leaving_jobs.items())
         ]
 
     def may_leave(self, tier: int, *, missing: float) -> list[Holder]:
         """The jobs that stop already, and those of higher tiers that have run long enough, of the others what they can
         do without; none, if they and the jobs that resize live have fewer than `missing` GPUs."""
-        missing -= sum(job.gpus_needed for job in self._leaving.values())
+        missing -= sum(job.gpus_needed for job in self.leaving_jobs.values())
         missing -= sum(job.gpus_needed for job in self.live.values())
         higher = self._tiers.above(tier, gpus=missing)
         if higher is None:

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from weft.domain.job import Allocation, Job, JobState
+from weft.domain.checkpoints import lost_seconds
+from weft.domain.job import Allocation, CauseCode, Job, JobState
 from weft.domain.sizes import how_resized
-from weft.domain.spec import ResizeHow
+from weft.domain.spec import Kind, ResizeHow
 from weft.health.spares import GUESTS_LEAVE, SpareUse, spare_nodes, spare_use
 from weft.planning.backfill import Ending
 from weft.planning.capacity import FreeCapacity, empty_capacity
@@ -12,22 +13,28 @@ from weft.planning.cycle import CACHED_LEAST, Nodes
 from weft.planning.finding import Place, find
 from weft.planning.growth import Grower, live_sizes, may_be_offered
 from weft.planning.jobs import asked_by, ends_at, standing_of, wants_of
+from weft.planning.moves import Candidate, gpus_of
 from weft.planning.preemption import LEAVES_FIRST, Holder
 from weft.planning.preemption.minimum_run import MinimumRun
-from weft.planning.queue import Rank, Served, ServedAt
+from weft.planning.queue import Place as PlaceInOrder
+from weft.planning.queue import Rank, Served, ServedAt, place_of
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.resizing import shrink
 from weft.planning.resource_request import (
     PlacementRequest,
     ResourceRequest,
     RoleRequest,
+    resource_request_of,
     resource_request_of_job,
     smallest,
 )
 from weft.planning.scheduling_pass import Demand
+from weft.planning.scores import GpuKey
 from weft.planning.surplus import Surplus, only_extra
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
 from weftd.scheduler.thinking.state.holders import parts_of
+
+MOVING_KINDS = (Kind.TRAINING, Kind.BATCH)  # no user works in these jobs or waits for their answers
 
 
 class PoolNow:
@@ -192,6 +199,63 @@ class PoolNow:
     def growth_news(self) -> int:
         return self._cluster_state.freed_holds.changes
 
+    def running(self) -> Iterator[tuple[str, int]]:
+        jobs = self._cluster_state.jobs
+        return ((one, jobs[one].version) for one in self._cluster_state.pool.runs.holding)
+
+    def candidate(self, job_id: str) -> Candidate | None:
+        job = self._cluster_state.jobs[job_id]
+        lost, spec = lost_seconds(job.spec), job.spec
+        if lost is None or job.state is not JobState.RUNNING or spec.kind not in MOVING_KINDS:
+            return None
+        if not spec.preemptible or spec.pin is not None:
+            return None
+        if any(allocation.leaving or allocation.share is not None for allocation in job.held):
+            return None
+        return Candidate(
+            allocations=job.held,
+            gpus=job.gpus_held,
+            cost_s=spec.grace_seconds + lost,
+            stop_s=spec.grace_seconds,
+            epoch=job.epoch,
+            since=job.held_since,
+            began=job.held_since - job.attained_seconds,
+            ends=ends_at(job),
+        )
+
+    def place_in_order(self, job_id: str) -> PlaceInOrder:
+        order = self._cluster_state.waitlist.queue.order
+        return place_of(order, standing_of(self._cluster_state.jobs[job_id], self.now, order))
+
+    def as_placed(self, job_id: str) -> ResourceRequest:
+        job = self._cluster_state.jobs[job_id]
+        has, wants = job.granted, resource_request_of(job.spec, job.tenant)
+        return tuple(RoleRequest(want.role, has[want.role], has[want.role], want.request) for want in wants)
+
+    def score_news(self) -> int:
+        return self._cluster_state.score_cache.changes
+
+    def stopping_to_move(self) -> set[str]:
+        """Also those that an earlier leader stopped."""
+        jobs = self._cluster_state.jobs
+        return {one for one in self._cluster_state.pool.runs.holding if _stops_to_move(jobs[one])}
+
+    def is_on_its_way(self, job_id: str, epoch: int) -> bool:
+        job = self._cluster_state.jobs.get(job_id)
+        if job is None:
+            return False
+        if job.state is JobState.STOPPING:
+            return job.epoch == epoch and _stops_to_move(job)
+        return job.state is JobState.QUEUED and job.epoch == epoch + 1
+
+    def is_left(self, gpus: Collection[GpuKey]) -> bool:
+        jobs, runs = self._cluster_state.jobs, self._cluster_state.pool.runs
+        return all(
+            gpus_of(jobs[job_id].held).isdisjoint(gpus)
+            for node_id in {node_id for node_id, _ in gpus}
+            for job_id in runs.jobs_on(node_id)
+        )
+
     def may_be_reclaimed(self, job_id: str) -> list[Holder]:
         job = self._cluster_state.jobs[job_id]
         parts = parts_of(job, (float(job.priority),), self.now, self._progress_of(job))
@@ -216,6 +280,10 @@ class PoolNow:
 
     def _progress_of(self, job: Job) -> Mapping[str, float]:
         return self._cluster_state.pool.runs.of(job).progress or {}
+
+
+def _stops_to_move(job: Job) -> bool:
+    return job.stopping_for is not None and job.stopping_for.code is CauseCode.MOVED
 
 
 def staying_after_restart(job: Job) -> Place:
