@@ -59,7 +59,15 @@ _ALLOWED_IN_PART = (
     "/v1/usage",
     "/v1/webhooks",
 )
-_NAMES_ONE_THING = ("/v1/trace", "/v1/what-if", "/v1/codes")  # in the query or the body
+_NAMES_ONE_THING = (  # in the query or the body, or it is not there in every cluster
+    "/v1/trace",
+    "/v1/what-if",
+    "/v1/codes",
+    "/v1/sessions",
+    "/v1/oidc/login",
+    "/v1/oidc/callback",
+    "/v1/oidc/device",
+)
 _CONFLICTS = (
     ("POST", "/v1/jobs"),
     ("POST", "/v1/tokens"),
