@@ -23,8 +23,8 @@ from weft.domain.cluster import Request
 from weft.domain.job import Allocation
 from weft.domain.topology import Topology
 from weft.planning.capacity import FreeCapacity
+from weft.planning.capacity.near import Near
 from weft.planning.finding import find
-from weft.planning.near import Near
 from weft.planning.placement.weft_best import weft_best
 from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weft.planning.scores import GpuKey, Scores

@@ -92,7 +92,7 @@ MUTANTS = (
         tests=("tests/unit/test_backfill.py",),
     ),
     Mutant(
-        path="libs/weft/planning/gpus_left.py",
+        path="libs/weft/planning/capacity/gpus_left.py",
         old="if left.time >= WHOLE and index not in self.withheld:",
         new="if left.time >= WHOLE:",
         breaks="A withheld GPU is given to a job once its last share comes back.",
@@ -101,7 +101,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        path="libs/weft/planning/gpus_left.py",
+        path="libs/weft/planning/capacity/gpus_left.py",
         old="left = Left(0, 0) if is_held else Left(WHOLE, make.memory)",
         new="left = Left(WHOLE, make.memory)",
         breaks="A GPU that one job holds as a whole has room for shares of others.",

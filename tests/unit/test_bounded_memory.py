@@ -13,9 +13,9 @@ from weft.messages.asks import AskKind
 from weft.messages.nodes import RunSeen, RunState
 from weft.messages.signals import WorkloadClass
 from weft.planning.capacity import CHANGES_MAX, OFFERS_MAX, FreeCapacity, NodeCapacity
+from weft.planning.capacity.node_index import STALE_MAX, NodeIndex
 from weft.planning.cycle import CACHED_LEAST
 from weft.planning.finding import find
-from weft.planning.node_index import STALE_MAX, NodeIndex
 from weft.planning.policy import PLACEMENTS, Policy
 from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.resource_request import PlacementRequest, RoleRequest

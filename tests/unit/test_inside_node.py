@@ -15,9 +15,9 @@ from weft.domain.shares import Share
 from weft.domain.topology import Topology
 from weft.gpus.topology import topology_of_table
 from weft.planning.capacity import FreeCapacity
+from weft.planning.capacity.near import Near, bandwidth_of, near_of
 from weft.planning.finding import find
 from weft.planning.locality import Locality
-from weft.planning.near import Near, bandwidth_of, near_of
 from weft.planning.placement.weft_best import weft_best
 from weft.planning.policy import PLACEMENTS, Policy
 from weft.planning.reasons.why import why_there

@@ -9,7 +9,7 @@ from tests.support.builders import node
 from tests.support.tier import examples
 from weft.domain.job import Allocation
 from weft.planning.capacity import FreeCapacity, NodeCapacity
-from weft.planning.node_index import NodeIndex
+from weft.planning.capacity.node_index import NodeIndex
 
 NODES = [f"node-{number}" for number in range(5)]
 NEEDS = (1, 2, 3)

@@ -14,8 +14,8 @@ from tests.support.tier import examples
 from weft.domain.job import Allocation
 from weft.domain.shares import CONTEXT_BYTES, WHOLE, Share
 from weft.planning.capacity import FreeCapacity
+from weft.planning.capacity.gpus_left import GpusLeft
 from weft.planning.finding import find
-from weft.planning.gpus_left import GpusLeft
 from weft.planning.placement.unscored import packed
 from weft.planning.placement.weft_best import weft_best
 from weft.planning.resource_request import (

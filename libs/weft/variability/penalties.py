@@ -1,9 +1,9 @@
 """Locality penalties: how many times as long a gang of a workload takes across nodes as on one node, learnt from steps.
 
 A gang's time is t x (1 + (penalty - 1) x spread). The spread is 1 across nodes, 0 on one node whose links cost nothing,
-and between them on one node with slower links (`weft.planning.near.part_of`). Two spreads of equal gangs give the
-penalty: 10 s for a unit of work on one node with spread 0, and 24 s across nodes, are a penalty of 2.4; with spread 0.5
-on that node the same two times are a penalty of 8. Penalties that cannot be are cut off.
+and between them on one node with slower links (`weft.planning.capacity.near.part_of`). Two spreads of equal gangs give
+the penalty: 10 s for a unit of work on one node with spread 0, and 24 s across nodes, are a penalty of 2.4; with spread
+0.5 on that node the same two times are a penalty of 8. Penalties that cannot be are cut off.
 
 Every pair of times is a piece of evidence, worth at most one. The usual penalty is worth USUAL_COUNTS of it, so that a
 single pair of noisy times does not decide where the gangs of a workload run.

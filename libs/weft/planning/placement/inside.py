@@ -6,7 +6,7 @@ a little, and so does one that breaks whole NVLink groups and sockets, which lar
 """
 
 from weft.planning.capacity import FreeCapacity, NodeCapacity
-from weft.planning.near import Near, locality_of, places_of
+from weft.planning.capacity.near import Near, locality_of, places_of
 from weft.planning.resource_request import RoleRequest
 from weft.planning.scores import TYPICAL
 

@@ -17,7 +17,7 @@ from weft.domain.cluster import Request
 from weft.domain.shares import WHOLE, Share
 from weft.domain.spec import Kind
 from weft.planning.capacity import CPU_GRAIN, FreeCapacity, NodeCapacity, Picks
-from weft.planning.fits import Company, Fits, GpuEntry, Where, company_of
+from weft.planning.capacity.fits import Company, Fits, GpuEntry, Where, company_of
 from weft.planning.placement.inside import SPARING, WHOLE_GROUPS
 from weft.planning.placement.weft_best import WHOLE_NODES
 from weft.planning.resource_request import PlacementRequest, RoleRequest

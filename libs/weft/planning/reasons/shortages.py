@@ -7,7 +7,7 @@ from weft.domain.quantity import size_text
 from weft.domain.shares import WHOLE
 from weft.domain.text import plural
 from weft.planning.capacity import CPU_GRAIN, FreeCapacity, NodeCapacity
-from weft.planning.gpus_left import Left
+from weft.planning.capacity.gpus_left import Left
 from weft.planning.resource_request import ResourceRequest, with_gpus
 
 

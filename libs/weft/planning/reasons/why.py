@@ -7,8 +7,8 @@ from msgspec import Struct
 from weft.domain.job import Allocation
 from weft.domain.text import listed, plural
 from weft.planning.capacity import FreeCapacity
+from weft.planning.capacity.gpus_left import Left
 from weft.planning.finding import find
-from weft.planning.gpus_left import Left
 from weft.planning.placement.unscored import packed, tightest_node
 from weft.planning.reasons.shortages import each_asks, part_text, short_on_each
 from weft.planning.reasons.slow import SlowGpus

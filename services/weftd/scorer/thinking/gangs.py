@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from weft.domain.cluster import Node
 from weft.messages.signals import GangPoint, WorkloadPenalty
-from weft.planning.near import near_of, spread_within
+from weft.planning.capacity.near import near_of, spread_within
 from weft.planning.scores import GpuKey
 from weft.variability.penalties import joined, measured, penalty_of
 from weftd.scorer.thinking.throughput import speed_of

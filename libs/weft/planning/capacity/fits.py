@@ -7,7 +7,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from weft.domain.cluster import Request
 from weft.domain.shares import WHOLE, Share
-from weft.planning.gpus_left import Left, Make
+from weft.planning.capacity.gpus_left import Left, Make
 from weft.planning.scores import GpuKey
 
 

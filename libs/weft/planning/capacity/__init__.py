@@ -12,11 +12,11 @@ from msgspec import structs
 from weft.domain.cluster import Node, Request
 from weft.domain.job import Allocation, Job
 from weft.domain.shares import WHOLE, Share
-from weft.planning.fits import Fits, GpuEntry
-from weft.planning.gpus_left import GpusLeft, Shared
+from weft.planning.capacity.fits import Fits, GpuEntry
+from weft.planning.capacity.gpus_left import GpusLeft, Shared
+from weft.planning.capacity.near import near_of, spread_within
+from weft.planning.capacity.node_index import Cost, NodeIndex
 from weft.planning.locality import Locality
-from weft.planning.near import near_of, spread_within
-from weft.planning.node_index import Cost, NodeIndex
 from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weft.planning.scores import TYPICAL, GpuKey, Scores
 
