@@ -201,9 +201,3 @@ async def test_it_is_answered_while_postgres_is_away() -> None:
     status, told = await asked(AwayStore(), ADMIN_TENANT)
     view = msgspec.json.decode(told, type=StatusView)
     assert (status, view.database, [one.about for one in view.findings]) == (200, None, ["postgres"])
-
-
-async def test_a_tenant_is_told_nothing_of_it() -> None:
-    status, told = await asked(MemoryStore(), "alice")
-    assert status == 403
-    assert b"postgres" not in told
