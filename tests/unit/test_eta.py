@@ -367,3 +367,18 @@ def test_behind_thousands_of_jobs_their_work_is_the_bound() -> None:
     assert eta.earliest is not None
     assert abs((eta.earliest - NOW) / 3600 - 2001 * 2 / 4) < 5  # GPU-hours ahead by the four GPUs
     assert "2,001 jobs ahead of it need 4," in eta.sentence
+
+
+def test_a_job_that_will_grow_onto_idle_gpus_is_expected_to_end_sooner() -> None:
+    """One rank lasts 1,500 s more; four of them, from the next moment on, a quarter of that."""
+    late = job("j-2", seq=2, gpus=4, not_before=NOW + 100)
+    seen: list[Estimate] = []
+    for most in (4, 1):
+        sizes = {"role": {"replicas": {"min": 1, "want": 1, "max": most}}, "resize": {"how": "live"}, "priority": 1}
+        begun = {"placed_at": 500.0, "started_at": 500.0, "since": 500.0}
+        runs = job("j-1", gpus=1, state=JobState.RUNNING, placement=placement(("node-1", 0)), spec=sizes, **begun)
+        seen.append(told(late, runs, durations=lasted(runs, *([2000.0] * 20)))[0])
+    grows, stays = seen
+    assert grows.latest is not None
+    assert stays.earliest is not None
+    assert grows.latest < NOW + 600 < stays.earliest

@@ -5,8 +5,7 @@ from typing import Protocol
 
 from msgspec import Struct, structs
 
-from weft.domain.job import Allocation, Job
-from weft.planning.borrowing import may_ever_lend
+from weft.domain.job import Allocation
 from weft.planning.finding import Place
 from weft.planning.order import Key
 from weft.planning.preemption import LEAVES_FIRST, Holder
@@ -21,19 +20,6 @@ class Surplus(Struct, frozen=True):
     holder: Holder
     idle: bool
     offered: bool = False
-
-
-class Spare(Struct, frozen=True):
-    """The ranks that a running job can do without, and those of them that are idle."""
-
-    ranks: tuple[int, ...] = ()
-    idle: frozenset[int] = frozenset()
-
-    def without(self, ranks: Set[int]) -> "Spare":
-        return Spare(tuple(rank for rank in self.ranks if rank not in ranks), self.idle)
-
-
-NOTHING = Spare()
 
 
 class Lenders(Protocol):
@@ -131,10 +117,3 @@ def beyond_want(staying: Iterable[Allocation], wanted: Mapping[str, int]) -> fro
     for one in staying:
         by_role.setdefault(one.role, []).append(one.rank)
     return frozenset(rank for role, ranks in by_role.items() for rank in sorted(ranks)[wanted[role] :])
-
-
-def spare_of(job: Job) -> Spare:
-    ranks = tuple(one.rank for one in job.held if one.extra and not one.leaving) if may_ever_lend(job) else ()
-    if not ranks:
-        return NOTHING
-    return Spare(ranks, beyond_want(job.held, {name: role.replicas.want for name, role in job.spec.roles.items()}))

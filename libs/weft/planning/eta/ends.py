@@ -9,12 +9,14 @@ from weft.domain.checkpoints import lost_seconds
 from weft.domain.classes import is_benchmark
 from weft.domain.job import Job, JobState
 from weft.messages.eta import Basis
+from weft.planning.borrowing import why_never_lends
 from weft.planning.eta.learnt import Kinds, Lasting, RunsSoLong, kinds_of
-from weft.planning.eta.runs import Holds, Stopping
+from weft.planning.eta.runs import RIGID, Holds, Resizes, Stopping
 from weft.planning.eta.spread import UNKNOWN, TimeSpread, always
-from weft.planning.jobs import ends_at, standing_of
+from weft.planning.growth import live_sizes
+from weft.planning.jobs import asked_by, ends_at, standing_of
 from weft.planning.order import Order
-from weft.planning.surplus import spare_of
+from weft.planning.resource_request import resource_request_of_job
 
 HORIZON_S = 10 * 366 * 86400.0  # what would end later than that is not foreseen
 PART_DONE_MIN = 0.01  # before that, steps tell nothing of when a job ends,
@@ -143,5 +145,19 @@ def holds_of(
         standing=standing_of(job, now, order) if gives_way else None,
         stopping=stopping_of(job),
         leaves=job.state is JobState.STOPPING,
-        spare=spare_of(job),
+        resizes=resizes_of(job, now),
+    )
+
+
+def resizes_of(job: Job, now: float) -> Resizes:
+    sizes = live_sizes(job)
+    if not sizes:
+        return RIGID
+    return Resizes(
+        sizes=sizes,
+        lends=not why_never_lends(job),
+        roles=resource_request_of_job(job),
+        asked=asked_by(job),
+        model=job.spec.only_model,
+        sized_s=None if job.sized_at is None or not job.state.holding else job.sized_at - now,
     )

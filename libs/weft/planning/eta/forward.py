@@ -1,6 +1,6 @@
 """The course of a pool if nothing new came: jobs end, and the scheduler's own cycle gives their room to others.
 
-Times are seconds from now. Not looked ahead are jobs that are still to come, moves, and elastic jobs that grow.
+Times are seconds from now. Not looked ahead are jobs that are still to come, and moves.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +17,7 @@ from weft.planning.eta.projected import GRAIN_S, HOLDERS_PER_LOOK, ProjectedClus
 from weft.planning.eta.runs import Holds, Run, WaitingJob
 from weft.planning.eta.spread import TimeSpread
 from weft.planning.finding import Place
+from weft.planning.growth import OFFER_COOL_DOWN_SECONDS, Growth, Joins
 from weft.planning.order import Standing
 from weft.planning.policy import Policy
 from weft.planning.preemption import by_job
@@ -62,6 +63,7 @@ class What(IntEnum):
     IS_PROMOTED = 3
     MAY_LEAVE = 4  # it has run for long enough to be pre-empted
     IS_GONE = 5  # it has stopped, to give way
+    MAY_GROW = 6  # idle GPUs may be offered to it
 
 
 class Forward:
@@ -107,6 +109,9 @@ class Forward:
                 events.append((after, What.IS_PROMOTED, -1, job_id))
         for run in cluster.runs.values():
             events += [(until, What.MAY_LEAVE, run.number, run.job_id) for until in free_to_leave(cluster, run)]
+        for run in cluster.resizing.values():
+            since = run.since_s if run.resizes.sized_s is None else run.resizes.sized_s
+            events.append((max(0.0, since + OFFER_COOL_DOWN_SECONDS), What.MAY_GROW, run.number, run.job_id))
         return events
 
     def look(self, target: str = "") -> Mapping[str, list[SeenStart]]:
@@ -148,6 +153,7 @@ class _Scenario:
         self._cluster = cluster = forward.cluster.copy()
         cluster.looks_left = forward.left
         self._cycle = Cycle(cluster, forward.policy, patience_s=PATIENCE_SECONDS)
+        self._growth = Growth(cluster)
         self._count = len(cluster.runs)  # of jobs that have held something
         self._unseen = len(cluster.waiting)
         self._ends: dict[str, float] = {}  # when a running job ends
@@ -209,6 +215,8 @@ class _Scenario:
             if job_id not in cluster.leaving:
                 self._rank(run)
             return cluster.is_awaited(job_id)
+        if what is What.MAY_GROW:
+            return True
         if what is What.MAY_LEAVE:
             return cluster.quotas.on or cluster.is_awaited(job_id)
         self._by = run.lasts if what is What.ENDS else self._by
@@ -282,10 +290,23 @@ class _Scenario:
                 cluster.looks_left -= len(cluster.runs) // HOLDERS_PER_LOOK
             if cluster.looks_left <= 0:
                 self._cycle.stop()
+        if cluster.resizing:
+            self._grow()
+
+    def _grow(self) -> None:
+        cluster = self._cluster
+        for change in self._growth.decide(closed=self._cycle.reserved, ahead=self._cycle.ahead):
+            cluster.looks_left -= 1
+            if isinstance(change, Joins):
+                run = cluster.runs[change.job_id]
+                self._resize(run, cluster.grow(run, change.place, self._next_number()))
+                continue
+            for job_id, holders in by_job(change.selection).items():
+                self._shrink(cluster.runs[job_id], tuple(each for one in holders for each in one.allocations))
 
     def _start(self, starts: Starts, *, behind: bool) -> None:
         cluster, now, by = self._cluster, self._cluster.now, self._by
-        number, self._count = self._count, self._count + 1
+        number = self._next_number()
         one = cluster.waiting[starts.job_id]
         run = cluster.start(one, starts.place, number)
         lasts_s = self._left.get(one.job_id)
@@ -307,6 +328,9 @@ class _Scenario:
         self._rank(run)
         for until in free_to_leave(cluster, run):
             heappush(self._events, (until, What.MAY_LEAVE, run.number, run.job_id))
+        if run.job_id in cluster.resizing:
+            at = cluster.now + OFFER_COOL_DOWN_SECONDS
+            heappush(self._events, (at, What.MAY_GROW, run.number, run.job_id))
 
     def _clear(self, clears: Clears) -> None:
         cluster = self._cluster
@@ -330,11 +354,16 @@ class _Scenario:
             heappush(self._events, (cluster.now + after, What.IS_GONE, run.number, job_id))
 
     def _shrink(self, run: Run, gone: Place) -> None:
-        """A job goes on with fewer ranks, and as much more slowly."""
-        number, self._count = self._count, self._count + 1
-        left_s = self._left_of(run)
-        after = self._cluster.shrink(run, gone, number)
-        self._expect(after, left_s * run.gpus / after.gpus if after.gpus else left_s)
+        self._resize(run, self._cluster.shrink(run, gone, self._next_number()))
+
+    def _resize(self, before: Run, run: Run) -> None:
+        """A job goes on with fewer ranks, or more, and as much more slowly, or faster."""
+        left_s = self._left_of(before)
+        self._expect(run, left_s * before.gpus / run.gpus if run.gpus else left_s)
+
+    def _next_number(self) -> int:
+        self._count += 1
+        return self._count - 1
 
 
 def _part(scenario: int, number: int) -> float:

@@ -3,7 +3,7 @@
 Times are seconds from now.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from functools import lru_cache
@@ -15,8 +15,9 @@ from msgspec import structs
 from weft.domain.job import Allocation
 from weft.planning.backfill import Ending
 from weft.planning.capacity import FreeCapacity
-from weft.planning.eta.runs import Holds, Run, WaitingJob, run_of
+from weft.planning.eta.runs import RIGID, Holds, Run, WaitingJob, run_of
 from weft.planning.finding import Place, find
+from weft.planning.growth import Grower, may_be_offered
 from weft.planning.order import Order
 from weft.planning.preemption import LEAVES_FIRST, Holder
 from weft.planning.preemption.minimum_run import MinimumRun
@@ -24,7 +25,7 @@ from weft.planning.queue import Queue, Rank, Served, ServedAt
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.resource_request import PlacementRequest, ResourceRequest, gpus_in
 from weft.planning.scheduling_pass import Demand
-from weft.planning.surplus import Surplus
+from weft.planning.surplus import Surplus, only_extra, surplus_in, with_extras
 from weft.planning.tiers import Tiers
 
 GRAIN_S = 1e-3  # ends that are so near count as one moment
@@ -137,7 +138,9 @@ class ProjectedCluster:
             self.queue.add(one.standing, one.group)
         self.runs = {one.job_id: run_of(one, number) for number, one in enumerate(held)}
         self.leaving = {one.job_id: self.runs[one.job_id] for one in held if one.leaves}
-        self.lending = {one: run for one, run in self.runs.items() if run.spare.ranks and one not in self.leaving}
+        resizing = {one: run for one, run in self.runs.items() if run.resizes.sizes and one not in self.leaving}
+        self.resizing = resizing if space.is_exact else {}
+        self.lending = {one: run for one, run in self.resizing.items() if run.has_surplus}
         for run in self.runs.values():
             self._count(run, self._on)
             if run.job_id not in self.leaving and (after := self.rank(run)) is not None:
@@ -148,7 +151,7 @@ class ProjectedCluster:
         other = copy(self)
         other.queue, other.tiers, other.quotas_now = self.queue.copy(), self.tiers.copy(), self.quotas_now.again()
         other.waiting, other.runs, other.leaving = dict(self.waiting), dict(self.runs), dict(self.leaving)
-        other.lending = dict(self.lending)
+        other.lending, other.resizing = dict(self.lending), dict(self.resizing)
         other._held_by, other._limits, other._started_on = dict(self._held_by), dict(self._limits), {}
         return other
 
@@ -238,10 +241,10 @@ class ProjectedCluster:
         ]
         for tier, one in higher:
             run = self.runs[one]
-            if fresh or self.now >= run.protected_until(self.minimum_run):
-                leaving += run.parts(-float(tier), self.now)
-            elif run.spare.ranks:
-                leaving += run.extras(-float(tier), self.now)
+            ran = fresh or self.now >= run.protected_until(self.minimum_run)
+            if ran or one in self.lending:
+                parts = run.parts(-float(tier), self.now)
+                leaving += parts if ran else only_extra(parts)
         return leaving
 
     def takes_surplus_at(self, job_id: str) -> int | None:
@@ -254,18 +257,42 @@ class ProjectedCluster:
     def surplus(self, job_id: str) -> list[Surplus]:
         run = self.runs[job_id]
         tier = self.tiers.of(job_id) if self.order.tier is not None else None
-        return [
-            Surplus(one, one.allocations[0].rank in run.spare.idle)
-            for one in run.extras(0.0 if tier is None else -float(tier), self.now)
-        ]
+        wanted = {one.role: one.want for one in run.resizes.sizes}
+        aims = {one.role: one.aim for one in run.resizes.sizes}
+        return surplus_in(run.parts(0.0 if tier is None else -float(tier), self.now), wanted, aims)
 
     def may_be_reclaimed(self, job_id: str) -> list[Holder]:
         run = self.runs.get(job_id)
         if run is None or run.standing is None or not self.space.is_exact:
             return []
-        if self.now < run.protected_until(self.minimum_run, reclaimed=True):
-            return run.extras(float(run.standing.priority), self.now)
-        return run.parts(float(run.standing.priority), self.now)
+        parts = run.parts(float(run.standing.priority), self.now)
+        kept = self.now < run.protected_until(self.minimum_run, reclaimed=True)
+        return [one for one in (only_extra(parts) if kept else parts) if one.worth != LEAVES_FIRST]
+
+    # jobs that grow
+
+    def growing(self) -> Iterator[tuple[int, str]]:
+        for one, run in self.resizing.items():
+            has = run.granted
+            if run.standing is not None and any(has[each.role] < each.aim for each in run.resizes.sizes):
+                yield run.standing.seq, one
+
+    def may_be_offered(self) -> Iterator[tuple[int, str]]:
+        for one, run in self.resizing.items():
+            has, how = run.granted, run.resizes
+            more = any(max(each.aim, has[each.role]) < each.most for each in how.sizes)
+            since = run.since_s if how.sized_s is None else how.sized_s
+            if more and run.standing is not None and may_be_offered(since, self.now):
+                yield run.standing.seq, one
+
+    def grower(self, job_id: str, *, offered: bool) -> Grower | None:
+        return self.resizing[job_id].grower(offered=offered)
+
+    def kept_from_growth(self) -> Sequence[Allocation]:
+        return ()
+
+    def growth_news(self) -> int:
+        return 0
 
     def guests(self, nodes: tuple[str, ...]) -> list[Holder]:
         del nodes
@@ -295,6 +322,9 @@ class ProjectedCluster:
     def start(self, one: WaitingJob, place: Place, number: int) -> Run:
         now, gpus = self.now, gpus_in(place) if self.space.is_exact else one.gpus
         standing = structs.replace(one.standing, waited_s=0.0, gpus=gpus, left_s=one.limit_s)
+        sizes = one.resizes.sizes if self.space.is_exact and one.preemptible else ()
+        if sizes:
+            place = with_extras(place, {each.role: each.least for each in sizes})
         run = self.runs[one.job_id] = Run(
             job_id=one.job_id,
             number=number,
@@ -309,7 +339,12 @@ class ProjectedCluster:
             attained_s=one.standing.attained_s,
             standing=standing if one.preemptible else None,
             stopping=one.stopping,
+            resizes=one.resizes if sizes else RIGID,
         )
+        if sizes:
+            self.resizing[one.job_id] = run
+        if run.has_surplus:
+            self.lending[one.job_id] = run
         self.queue.remove(one.job_id)
         self.space.take(place)
         self._count(run, self._started_on)
@@ -323,6 +358,7 @@ class ProjectedCluster:
         """It stops, to give way, and holds its place until it has."""
         self.tiers.remove(run.job_id)
         self.lending.pop(run.job_id, None)
+        self.resizing.pop(run.job_id, None)
         self.leaving[run.job_id] = run
         self._limits[run.job_id] = Ending(self.now + run.stopping.stop_s, run.gpus, run.job_id)
 
@@ -330,6 +366,7 @@ class ProjectedCluster:
         """It holds nothing any more."""
         self.tiers.remove(run.job_id)
         self.lending.pop(run.job_id, None)
+        self.resizing.pop(run.job_id, None)
         self.leaving.pop(run.job_id, None)
         self._limits.pop(run.job_id, None)
         del self.runs[run.job_id]
@@ -339,22 +376,31 @@ class ProjectedCluster:
 
     def shrink(self, run: Run, gone: Place, number: int) -> Run:
         """These ranks of it leave; it goes on with the others, under another number."""
-        now, ranks, gpus = self.now, {one.rank for one in gone}, gpus_in(gone)
-        after = self.runs[run.job_id] = structs.replace(
+        ranks = {one.rank for one in gone}
+        self.space.give_back(gone, gpus_in(gone))
+        return self._resized(run, tuple(one for one in run.place if one.rank not in ranks), number)
+
+    def grow(self, run: Run, place: Place, number: int) -> Run:
+        """These ranks join it; it goes on under another number."""
+        self.space.take(place)
+        return self._resized(run, (*run.place, *(structs.replace(one, extra=True) for one in place)), number)
+
+    def _resized(self, run: Run, place: Place, number: int) -> Run:
+        now = self.now
+        after = self.runs[run.job_id] = self.resizing[run.job_id] = structs.replace(
             run,
             number=number,
-            gpus=run.gpus - gpus,
-            place=tuple(one for one in run.place if one.rank not in ranks),
+            gpus=gpus_in(place),
+            place=place,
             attained_s=run.attained_s + now - run.counted_s,
             counted_s=now,
             standing=run.at(now),
-            spare=run.spare.without(ranks),
+            resizes=structs.replace(run.resizes, sized_s=now),
         )
         self.lending.pop(run.job_id, None)
-        if after.spare.ranks:
+        if after.has_surplus:
             self.lending[run.job_id] = after
-        self.space.give_back(gone, gpus)
-        self._held_by[run.tenant] -= gpus
+        self._held_by[run.tenant] += after.gpus - run.gpus
         if run.limit_at is not None:
             self._limits[run.job_id] = Ending(run.limit_at, after.gpus, run.job_id)
         self.quotas.hold(run.job_id, run.tenant, after.place, since=run.since_s)

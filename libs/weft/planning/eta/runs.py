@@ -4,6 +4,7 @@ Times are seconds from now, also in a `Standing`: `waited_s` is what a job will 
 that begins to wait later.
 """
 
+from collections import Counter
 from collections.abc import Hashable
 from math import inf
 
@@ -11,14 +12,15 @@ from msgspec import Struct, structs
 
 from weft.planning.eta.spread import TimeSpread
 from weft.planning.finding import Place
+from weft.planning.growth import Grower, LiveSizes
 from weft.planning.order import Key, Standing
 from weft.planning.preemption import Holder
 from weft.planning.preemption.loss import loss_of
 from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.queue import Place as QueuePlace
-from weft.planning.resource_request import PlacementRequest, ResourceRequest
+from weft.planning.resource_request import NOBODY, PlacementRequest, ResourceRequest
 from weft.planning.scheduling_pass import Demand
-from weft.planning.surplus import NOTHING, Spare
+from weft.planning.surplus import parts_of
 
 
 class Stopping(Struct, frozen=True, kw_only=True):
@@ -29,6 +31,22 @@ class Stopping(Struct, frozen=True, kw_only=True):
     tries: int = 0
     stop_s: float = 0.0
     at_once: bool = False
+
+
+class Resizes(Struct, frozen=True, kw_only=True):
+    """How a job goes from one size to another while it runs: between which `sizes`, and whether it gives up ranks that
+    it can do without (`lends`). `roles`, `asked`, `model`: what further ranks need; `sized_s`: when its size changed
+    last."""
+
+    sizes: LiveSizes = ()
+    lends: bool = False
+    roles: ResourceRequest = ()
+    asked: PlacementRequest = NOBODY
+    model: str | None = None
+    sized_s: float | None = None
+
+
+RIGID = Resizes()
 
 
 class WaitingJob(Struct, frozen=True, kw_only=True):
@@ -50,6 +68,7 @@ class WaitingJob(Struct, frozen=True, kw_only=True):
     preemptible: bool = True
     model: str | None = None
     stopping: Stopping = Stopping()
+    resizes: Resizes = RIGID
 
     @property
     def demand(self) -> Demand:
@@ -82,7 +101,7 @@ class Holds(Struct, frozen=True, kw_only=True):
     standing: Standing | None = None
     stopping: Stopping = Stopping()
     leaves: bool = False
-    spare: Spare = NOTHING
+    resizes: Resizes = RIGID
 
 
 class Run(Struct, frozen=True, kw_only=True):
@@ -102,7 +121,7 @@ class Run(Struct, frozen=True, kw_only=True):
     attained_s: float
     standing: Standing | None
     stopping: Stopping
-    spare: Spare = NOTHING
+    resizes: Resizes = RIGID
 
     def at(self, now: float) -> Standing:
         standing, more = self.standing, now - self.counted_s
@@ -135,22 +154,36 @@ class Run(Struct, frozen=True, kw_only=True):
         tries = 0 if reclaimed else self.stopping.tries
         return self.began_s + minimum_run.after(self.stopping.lost_s, tries, reclaimed=reclaimed)
 
-    def extras(self, tier: float, now: float) -> list[Holder]:
-        """The ranks that it can do without."""
-        loss = self.loss(now, extra=True) if self.spare.ranks else ()
-        return [
-            Holder(job_id=self.job_id, worth=(tier, *loss, -float(one.rank)), allocations=(one,), extra=True)
-            for one in self.place
-            if one.rank in self.spare.ranks
-        ]
+    @property
+    def has_surplus(self) -> bool:
+        return self.resizes.lends and any(one.extra for one in self.place)
+
+    @property
+    def granted(self) -> Counter[str]:
+        """How many ranks of each role it has, without those that leave."""
+        return Counter(one.role for one in self.place if not one.leaving)
 
     def parts(self, tier: float, now: float) -> list[Holder]:
         """The ranks that it can do without, and the rest of it."""
-        core = tuple(one for one in self.place if one.rank not in self.spare.ranks) if self.spare.ranks else self.place
-        return [
-            *self.extras(tier, now),
-            Holder(job_id=self.job_id, worth=(tier, *self.loss(now)), allocations=core),
-        ]
+        if not self.has_surplus:
+            return [Holder(job_id=self.job_id, worth=(tier, *self.loss(now)), allocations=self.place)]
+        return parts_of(self.job_id, self.place, tier=(tier,), loss=lambda extra: self.loss(now, extra=extra))
+
+    def grower(self, *, offered: bool) -> Grower:
+        """The request by which it grows to its size; with `offered`, to the size that idle GPUs allow."""
+        how, has = self.resizes, self.granted
+        aims = {one.role: one.most if offered else one.aim for one in how.sizes}
+        return Grower(
+            job_id=self.job_id,
+            held=self.place,
+            missing=tuple(
+                (want, aims[want.role] - has[want.role]) for want in how.roles if aims[want.role] > has[want.role]
+            ),
+            first_rank=1 + max((one.rank for one in self.place), default=-1),
+            tenant=self.tenant,
+            model=how.model,
+            asked=how.asked,
+        )
 
     def is_on(self, node_id: str) -> bool:
         return any(one.node_id == node_id for one in self.place)
@@ -175,5 +208,5 @@ def run_of(one: Holds, number: int) -> Run:
         attained_s=one.attained_s,
         standing=one.standing,
         stopping=one.stopping,
-        spare=NOTHING if one.standing is None else one.spare,
+        resizes=RIGID if one.standing is None else one.resizes,
     )

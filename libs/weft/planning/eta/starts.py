@@ -15,12 +15,12 @@ from weft.domain.quotas import Quota
 from weft.domain.text import plural
 from weft.messages.eta import Basis, Estimate, EtaOf, TrackRecord
 from weft.planning.capacity import FreeCapacity, empty_capacity, free_capacity_of
-from weft.planning.eta.ends import HORIZON_S, Steps, holds_of, lasting_of, runs, stopping_of
+from weft.planning.eta.ends import HORIZON_S, Steps, holds_of, lasting_of, resizes_of, runs, stopping_of
 from weft.planning.eta.forward import LOOKS_COUNTED, LOOKS_EXACT, Forward, SeenStart, Stops
 from weft.planning.eta.learnt import Lasted
 from weft.planning.eta.projected import CountedGpus, RealRoom
 from weft.planning.eta.record import HIGH, LOW, MIDDLE, Range, TrackRecords
-from weft.planning.eta.runs import Holds, WaitingJob
+from weft.planning.eta.runs import RIGID, Holds, WaitingJob
 from weft.planning.eta.spread import TimeSpread
 from weft.planning.finding import find
 from weft.planning.in_order import KnownPlaces
@@ -288,6 +288,7 @@ class PoolToCome(LookAhead):
         standing = standing_of(job, self.now, self.policy.ordering)
         if priority is not None:
             standing = structs.replace(standing, priority=priority)
+        resizes = resizes_of(job, self.now) if resource_request is None else RIGID
         resource_request = resource_request_of_job(job) if resource_request is None else resource_request
         asked = asked_by(job)
         return WaitingJob(
@@ -306,6 +307,7 @@ class PoolToCome(LookAhead):
             preemptible=job.spec.preemptible,
             stopping=stopping_of(job),
             model=job.spec.only_model,
+            resizes=resizes,
         )
 
     def _behind(self, ahead: int) -> Foreseen:
