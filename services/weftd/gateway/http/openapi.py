@@ -68,6 +68,7 @@ _NAMES_ONE_THING = (  # in the query or the body, or it is not there in every cl
     "/v1/oidc/callback",
     "/v1/oidc/device",
 )
+_SIGN_IN = {("POST", "/v1/sessions"), ("GET", "/v1/oidc/callback")}  # they refuse who anyone says to be
 _CONFLICTS = (
     ("POST", "/v1/jobs"),
     ("POST", "/v1/tokens"),
@@ -244,7 +245,9 @@ def _response(route: Route[Any], answer: RouteAnswer, schema_of: Json) -> Json:
 def _errors(route: Route[Any]) -> Iterable[int]:
     if route.group == "about":
         return
-    yield from (400, 401)
+    yield 400
+    if route.who is not Audience.ANYONE or (route.method, route.path) in _SIGN_IN:
+        yield 401
     if route.who in NEEDS or route.method != "GET" or route.path in _ALLOWED_IN_PART:
         yield 403
     submits = route.path == "/v1/jobs" and route.method == "POST"
