@@ -82,7 +82,7 @@ async def test_an_admission_makes_no_job_of_a_submission_that_it_did_not_see_and
     connection = await real.server.connect("scheduler")
     try:
         async with connection.transaction():
-            assert await connection.fetchval(QUERIES["lead_by"], "default", "me", 1, "", 0.0) == load + 1
+            assert await connection.fetchval(QUERIES["lead_by"], "default", "me", 1, "", 0.0, 0) == load + 1
             admitting = asyncio.create_task(real.scheduler.admit(lease, load=load + 1, pool="default", limit=2))
             await asyncio.wait([admitting], timeout=0.5)
             assert not admitting.done()
@@ -104,7 +104,7 @@ async def test_an_admission_waits_for_a_load_that_begins_and_is_then_refused(rea
     connection = await real.server.connect("scheduler")
     try:
         async with connection.transaction():
-            assert await connection.fetchval(QUERIES["lead_by"], "default", "me", 1, "", 0.0) == load + 1
+            assert await connection.fetchval(QUERIES["lead_by"], "default", "me", 1, "", 0.0, 0) == load + 1
             admitting = asyncio.create_task(real.scheduler.admit(lease, load=load, pool="default", limit=10))
             await asyncio.wait([admitting], timeout=0.5)
             assert not admitting.done()

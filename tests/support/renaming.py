@@ -8,8 +8,16 @@ from contextlib import asynccontextmanager, suppress
 import aiohttp
 from aiohttp import web
 
-KEPT = ("Content-Type", "Content-Security-Policy", "Cache-Control", "ETag", "Retry-After", "X-Content-Type-Options")
-SENT = ("Authorization", "Accept", "Content-Type", "Last-Event-ID")
+KEPT = (
+    "Content-Type",
+    "Content-Security-Policy",
+    "Cache-Control",
+    "ETag",
+    "Retry-After",
+    "X-Content-Type-Options",
+    "Set-Cookie",
+)
+SENT = ("Authorization", "Accept", "Content-Type", "Last-Event-ID", "Cookie", "X-Weft-Session")
 
 
 @asynccontextmanager
@@ -34,7 +42,8 @@ async def renaming(url: str, name: str, text: str) -> AsyncIterator[str]:
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", pass_on)
     runner = web.AppRunner(application, shutdown_timeout=0.1)
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), read_bufsize=1 << 22) as session:
+    timeout, no_cookies = aiohttp.ClientTimeout(total=None), aiohttp.DummyCookieJar()  # those of the browser pass
+    async with aiohttp.ClientSession(timeout=timeout, cookie_jar=no_cookies, read_bufsize=1 << 22) as session:
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         try:

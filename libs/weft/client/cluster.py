@@ -31,7 +31,7 @@ class ClusterRequests:
         return await self._wire.ask("GET", "/v1/gpus", GpusView, query=without_empty({"node": node, "pool": pool}))
 
     async def status(self) -> StatusView:
-        """How the cluster itself is; for administrators."""
+        """How the cluster itself is; for administrators and operators."""
         return await self._wire.ask("GET", "/v1/status", StatusView)
 
     async def drain(self, node: str) -> Accepted:

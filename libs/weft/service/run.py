@@ -126,12 +126,13 @@ async def serve(
             looks = [Every(LOOK_SECONDS, one.look, name="wanted") for one in heard if isinstance(one, _Wanted)]
             for look in looks:
                 await look.beat()
-            report = _reporting(name, bus, probes, leads, began=now())
-            if reports:
-                looks.append(Every(REPORT_SECONDS, report, retry_on=(BusError,), name="report"))
             for label, loop in _named([*loops, *looks]):
                 beating.append(asyncio.create_task(_beat(loop, label, ending, probes), name=label))
             probes.ready = True
+            report = _reporting(name, bus, probes, leads, began=now())
+            if reports:
+                loop = Every(REPORT_SECONDS, report, retry_on=(BusError,))
+                beating.append(asyncio.create_task(_beat(loop, "report", ending, probes), name="report"))
             logger.info("%s is ready", name)
             await _stopped(stop, beating)
             probes.ready = False

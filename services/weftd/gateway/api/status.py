@@ -17,7 +17,7 @@ from weftd.gateway.thinking.status import findings
     "How the cluster is",
     description="The services of the cluster and its servers, what is wrong with them, and what to do. It is answered"
     " without Postgres, too.",
-    who=Audience.ADMIN,
+    who=Audience.OPERATOR,
     answers={200: RouteAnswer(description="The problems first.", type=StatusView)},
 )
 async def status(call: Call[NoQuery]) -> web.StreamResponse:
