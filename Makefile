@@ -64,7 +64,7 @@ check: setup ## formatting, lints, strict types, import walls, wording of new te
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.support.prose
 
-test: check tests ## check, then the tests of each push: about 23 minutes on two cores
+test: check tests ## check, then the tests of each push: about 20 minutes on two cores
 
 tests: setup
 	@$(MAKE) --no-print-directory --keep-going parallel alone TIER="and not nightly"

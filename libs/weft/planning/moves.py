@@ -200,14 +200,16 @@ class Moves:
         )
 
     def decide(self, now: float, *, closed: Sequence[str]) -> Iterator[tuple[Target, ...]]:
-        """Every `every_seconds`, after looks in vain less often: the jobs that stop to move. Those of one decision move
-        together, or none does. `closed` nodes are kept for a waiting job."""
+        """Every `every_seconds`, where many jobs run less often after looks in vain: the jobs that stop to move. Those
+        of one decision move together, or none does. `closed` nodes are kept for a waiting job."""
         if now < self.next_at:
             return
         self.next_at = now + self._rules.every_seconds * 2.0**self._in_vain
         most = self._rules.at_once_max - len(self.targets.keys() | self._cluster.stopping_to_move())
-        movable = self._movable(now) if most > 0 else []
-        self._in_vain = min(self._in_vain + 1, IN_VAIN_MAX) if most > 0 else 0
+        running = list(self._cluster.running())
+        movable = self._movable(running, now) if most > 0 else []
+        costly = most > 0 and len(running) > JOINT_MOST
+        self._in_vain = min(self._in_vain + 1, IN_VAIN_MAX) if costly else 0
         if not movable:
             return
         free_capacity = self._cluster.free_capacity
@@ -239,10 +241,10 @@ class Moves:
             cost_s=job.cost_s,
         )
 
-    def _movable(self, now: float) -> list[Movable]:
+    def _movable(self, running: Sequence[tuple[str, int]], now: float) -> list[Movable]:
         """The jobs with most to gain on the best GPUs of all, in the order of service."""
         self._forget_scores()
-        running, gains = list(self._cluster.running()), list[tuple[float, str]]()
+        gains = list[tuple[float, str]]()
         for job_id, version in running:
             chance = self._chances.get(job_id)
             if chance is None or chance.version != version:
