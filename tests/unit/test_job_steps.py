@@ -28,6 +28,13 @@ def test_loans_last_as_long_as_the_epoch_that_borrowed() -> None:
     assert taken(borrowing, JobEvent.FAILED).loans == ()
 
 
+def test_a_waiting_job_keeps_its_reason_until_it_has_another() -> None:
+    waiting = taken(job(), JobEvent.WAITING)
+    assert waiting.waiting_for is not None
+    for event in (JobEvent.REPRIORITISED, JobEvent.SCALED, JobEvent.UPDATED):
+        assert taken(waiting, event).waiting_for == waiting.waiting_for
+
+
 def test_the_time_of_an_epoch_counts_when_the_job_restarts_and_when_it_goes_back_to_the_queue() -> None:
     assert taken(running(), JobEvent.STOPPING, JobEvent.RESTARTED).attained_seconds == 6.0
     assert taken(running(), JobEvent.REQUEUED).attained_seconds == 6.0

@@ -420,7 +420,7 @@ def after(job: Job, step: Step) -> Job:
     attained_gpus = job.gpu_seconds(at) if recounted else job.attained_gpu_seconds
     if step.attained_gpu_seconds is not None:
         attained_gpus = step.attained_gpu_seconds
-    keeps_its_reason = step.event in (JobEvent.REPRIORITISED, JobEvent.SCALED)
+    keeps_its_reason = step.event in (JobEvent.REPRIORITISED, JobEvent.SCALED, JobEvent.UPDATED)
     return structs.replace(
         job,
         state=step.to,
