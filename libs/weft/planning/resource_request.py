@@ -49,7 +49,7 @@ ResourceRequest = tuple[RoleRequest, ...]
 
 
 class PlacementRequest(Struct, frozen=True):
-    """What a placement may know of the job it places. `workload`: that of a job with several GPUs, else
+    """The facts of a job that its placement may use. `workload`: the workload of a job with several GPUs, else
     empty; it has a locality penalty. `key` seeds the random placement; `beside`: the GPUs, by node, of
     which the job has shares already, or which a service has (-1: nothing of any). `tolerates`: of a service, the score
     up to which a GPU serves it as well as the fastest. `avoids`: nodes on which it failed, taken only if it fits

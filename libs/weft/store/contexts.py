@@ -44,5 +44,6 @@ class UploadStore(Protocol):
         owner: str | None = None,
         most: int | None = None,
     ) -> int:
-        """Remove those that were not used since, the longest unused first, unless an open job names them; and those
-        that never became whole. `owner` None: of all; `most`: so many at once. Returns how many."""
+        """Remove uploads that were last used before `whole_before`, the longest unused first, unless an open job names
+        them, and unfinished ones that were begun before `begun_before`. `owner`: the tenant, None for every tenant;
+        `most`: the number removed in one call. Returns the number removed."""

@@ -5,7 +5,6 @@ from typing import Any
 from weftd.gateway.api import (
     arrays,
     attach,
-    audit,
     cluster,
     events,
     files,
@@ -14,11 +13,8 @@ from weftd.gateway.api import (
     logs,
     metrics,
     nodes,
-    oidc,
-    people,
     quotas,
     samples,
-    sign_ins,
     status,
     sweeps,
     tenants,
@@ -29,6 +25,7 @@ from weftd.gateway.api import (
     webhooks,
     whatif,
 )
+from weftd.gateway.api.people import audit, oidc, sign_ins, users
 from weftd.gateway.http import documents
 from weftd.gateway.http.route import Route
 
@@ -82,8 +79,8 @@ OPERATIONS: tuple[Route[Any], ...] = (
     oidc.login,
     oidc.callback,
     oidc.device,
-    people.people,
-    people.change,
+    users.people,
+    users.change,
     audit.audit,
     tokens.make,
     tokens.tokens,

@@ -19,7 +19,7 @@ from weft.messages.http.sign_ins import (
 )
 from weft.store.sign_ins import SessionKept, SignIn
 from weft.store.tenants import Access
-from weftd.gateway.api.oidc import code_of_device
+from weftd.gateway.api.people.oidc import code_of_device
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.http.route import JSON, Audience, Call, Header, NoQuery, RouteAnswer, answer, json_of, operation
 from weftd.gateway.limits.access import (
