@@ -5,8 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.support.builders import job
 from tests.support.tier import examples
+from weft.domain.job import JobState
 from weft.planning import order
+from weft.planning.jobs import standing_of
 from weft.planning.order import (
     DRF,
     FAIR,
@@ -28,6 +31,7 @@ from weft.planning.order import (
 )
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from weft.planning.queue import Queue, place_of
+from weft.planning.tiers import changes_at
 
 
 def standing(name: str = "j", seq: int = 1, **fields: float | str | int | bool | None) -> Standing:
@@ -276,3 +280,14 @@ def test_what_one_tenant_takes_brings_another_forward_with_its_first_job_first()
         ranks |= after
         walk.taken()
     assert walk.next() == "j-3"
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(st.integers(10**9, 10**11).map(lambda micros: micros / 1e6))
+def test_a_waiting_job_is_promoted_at_the_very_time_for_which_that_was_planned(since: float) -> None:
+    """A difference of two times is not exact: at that time it may be a hair less than the patience."""
+    waiting = replace(job(gpus=4), state=JobState.QUEUED, since=since)
+    at = changes_at(since + SIZE_PATIENCE_SECONDS, now=since)
+    assert at > since
+    assert standing_of(waiting, at, PRIORITY).promoted
+    assert not standing_of(waiting, at - 1.0, PRIORITY).promoted

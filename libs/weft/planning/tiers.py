@@ -49,7 +49,7 @@ class Tiers:
 
 
 def changes_at(at: float, *, now: float) -> float:
-    """The time, as times are kept, by which the tier of a running job has changed that changes at `at`."""
+    """The time after `now`, as times are kept, by which has changed what changes at `at`."""
     return max(as_kept(at), now + GRAIN_S)
 
 

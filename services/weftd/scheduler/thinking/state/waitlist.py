@@ -12,6 +12,7 @@ from weft.planning.jobs import promoted, standing_of
 from weft.planning.policy import Policy
 from weft.planning.queue import Queue
 from weft.planning.resource_request import ResourceRequest, resource_request_of_job
+from weft.planning.tiers import changes_at
 from weftd.scheduler.thinking.state.hold_reasons import HoldReasons
 from weftd.scheduler.thinking.state.score_cache import ScoreCache
 
@@ -101,7 +102,7 @@ class Waitlist:
             group = structs.replace(group, checkpoints=standing.checkpoints)
         self.queue.add(standing, group)
         if (after := self.queue.order.promotes_after_s(standing)) is not None:
-            heappush(self._promotions, (now + after, job.id))
+            heappush(self._promotions, (changes_at(now + after, now=now), job.id))
 
     def stand_promoted(self, jobs: Mapping[str, Job], now: float) -> None:
         """Put the jobs that have waited long enough into their new places."""
