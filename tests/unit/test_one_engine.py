@@ -47,6 +47,7 @@ from weftd.scheduler.thinking.core_settings import Settings
 
 HISTORIES, NIGHTLY = 200, 10_000
 CHUNKS = 100  # histories in one test, of the night
+FOUND = (1641, 2419, 2847)
 FAILS = -1  # marks the arrival of a job's failure among those of jobs
 RETRIES = Retries(max=1000)
 STAY = MoveRules(on=False, cost_seconds=0.0)
@@ -372,6 +373,11 @@ def test_the_scheduler_and_the_simulator_decide_alike(chunk: int) -> None:
     for seed in range(chunk * CHUNKS, (chunk + 1) * CHUNKS):
         found = next(differences(drawn(seed)), None)
         assert found is None, f"history {seed}, {found}"
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_the_histories_in_which_they_once_differed_or_never_ended(seed: int) -> None:
+    assert next(differences(drawn(seed)), None) is None
 
 
 @pytest.mark.parametrize("name", ["pcie-8", "dgx1-8"])

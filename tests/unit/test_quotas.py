@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tests.support.tier import of_tier
 from weft.domain.quotas import ALL, DEPTH_MAX, Quota, fault_of
@@ -107,8 +108,21 @@ def test_what_is_owned_is_taken_neither_by_reclaim_nor_by_a_more_important_job_o
     ledger = Ledger([quota("vision", 4), quota("speech", 4)])
     ledger.hold("j-1", held("speech", 4))
     assert not may_reclaim(ledger, "vision", 0, "j-1", now=9.0, runtime_s=0.0)
-    assert protected(ledger, "vision", "j-1")
-    assert not protected(ledger, "speech", "j-1")
+    holder = Holder(job_id="j-1", worth=(), allocations=())
+    assert protected(ledger, "vision", holder)
+    assert not protected(ledger, "speech", holder)
+
+
+def test_a_job_that_owns_what_it_cannot_do_without_is_not_stopped_but_gives_back_what_it_borrows() -> None:
+    """Else it would start again at once in the place of the job that it was stopped for, and so on for ever."""
+    ledger = Ledger([quota("vision", 4), quota("speech", 2)])
+    ledger.hold("j-1", TenantHolds("speech", {ALL: 3}, 0.0, True, core={ALL: 2}))
+    whole = Holder(job_id="j-1", worth=(), allocations=())
+    assert protected(ledger, "guest", whole)
+    assert not protected(ledger, "guest", replace(whole, extra=True))
+    assert may_reclaim(ledger, "vision", 0, "j-1", now=9.0, runtime_s=0.0), "what it has beyond its core"
+    ledger.hold("j-2", held("speech", 1, 1.0))
+    assert not protected(ledger, "guest", whole), "it would not come first once it was stopped"
 
 
 def test_a_borrower_keeps_its_gpus_for_the_guaranteed_time_and_for_ever_if_it_cannot_be_stopped() -> None:

@@ -284,7 +284,7 @@ class Cycle:
             more = [one for one in cluster.guests(self.spares) if one.job_id not in known]
             willing, guests = [*willing, *more], frozenset(one.job_id for one in more)
         if quotas.on and fresh:
-            willing = [one for one in willing if not quotas.protects(demand.tenant, one.job_id)]
+            willing = [one for one in willing if not quotas.protects(demand.tenant, one)]
         elif quotas.on:
             willing, reclaimed = self._with_reclaimed(job_id, demand, willing)
         if not willing or not enough(demand.resource_request, willing, free=cluster.gpus_left):
@@ -308,11 +308,16 @@ class Cycle:
         quotas = self._cluster.quotas
         leaving = [one.job_id for one in willing if one.worth == LEAVES_FIRST and not one.extra]
         mine = [one for one in quotas.reclaimable(job_id, demand, self._now) if one not in leaving]
-        parts = [each for one in mine for each in self._cluster.may_be_reclaimed(one)]
+        parts = [
+            each
+            for one in mine
+            for each in self._cluster.may_be_reclaimed(one)
+            if not quotas.protects(demand.tenant, each)
+        ]
         others = [
             one
             for one in willing
-            if one.worth == LEAVES_FIRST or (one.job_id not in mine and not quotas.protects(demand.tenant, one.job_id))
+            if one.worth == LEAVES_FIRST or (one.job_id not in mine and not quotas.protects(demand.tenant, one))
         ]
         return [*others, *quotas.in_turn(demand.tenant, parts, leaving=leaving)], frozenset(mine)
 

@@ -1,6 +1,6 @@
 """What a job asks of quotas, and what it holds: millis of GPUs, of all models and of each."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from weft.domain.cluster import Node
 from weft.domain.job import Allocation, Job
@@ -39,8 +39,18 @@ def amounts_in(allocations: Iterable[Allocation], nodes: Mapping[str, Node]) -> 
     return found
 
 
+def holds(
+    tenant: str, place: Sequence[Allocation], nodes: Mapping[str, Node], *, since: float, preemptible: bool
+) -> TenantHolds:
+    core = [one for one in place if not one.extra]
+    amounts = amounts_in(place, nodes)
+    return TenantHolds(
+        tenant, amounts, since, preemptible, None if len(core) == len(place) else amounts_in(core, nodes)
+    )
+
+
 def held_by(job: Job, nodes: Mapping[str, Node]) -> TenantHolds:
-    return TenantHolds(job.tenant, amounts_in(job.held, nodes), job.held_since, job.spec.preemptible)
+    return holds(job.tenant, job.held, nodes, since=job.held_since, preemptible=job.spec.preemptible)
 
 
 def lendable(nodes: Iterable[Node]) -> Amounts:

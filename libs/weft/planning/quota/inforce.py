@@ -13,7 +13,7 @@ from weft.domain.quotas import ALL, Amounts, Quota
 from weft.domain.shares import WHOLE
 from weft.planning.preemption import Holder
 from weft.planning.queue import Rank
-from weft.planning.quota.amounts import amounts_in, lendable, wanted_by
+from weft.planning.quota.amounts import amounts_in, holds, lendable, wanted_by
 from weft.planning.quota.ledger import Ledger, QuotaFit, TenantHolds
 from weft.planning.quota.ranks import UNBOUNDED, left_to, may_start, rank_of
 from weft.planning.quota.reclaim import Returnable, in_turn, may_reclaim, protected
@@ -69,7 +69,7 @@ class QuotasInForce:
         self, job_id: str, tenant: str, place: Iterable[Allocation], *, since: float = 0.0, preemptible: bool = True
     ) -> None:
         if self.on:
-            self._hold(job_id, TenantHolds(tenant, amounts_in(place, self._nodes), since, preemptible))
+            self._hold(job_id, holds(tenant, tuple(place), self._nodes, since=since, preemptible=preemptible))
 
     def hold_somewhere(
         self, job_id: str, tenant: str, resource_request: ResourceRequest, *, preemptible: bool = True
@@ -171,12 +171,13 @@ class QuotasInForce:
 
     # jobs that give back
 
-    def protects(self, tenant: str, job_id: str) -> bool:
+    def protects(self, tenant: str, holder: Holder) -> bool:
         """Whether no job of `tenant` may take the place of this one, which is inside another tenant's guarantee."""
-        return self.on and protected(self.ledger, tenant, job_id)
+        return self.on and protected(self.ledger, tenant, holder)
 
     def reclaimable(self, job_id: str, demand: Demand, now: float) -> list[str]:
-        """The jobs that hold what they borrowed of the guarantee that the waiting job is inside of."""
+        """The jobs that hold what they borrowed of the guarantee that the waiting job is inside of; their cores may be
+        protected."""
         level = self.fit(demand.tenant, demand.resource_request, job_id=job_id).level
         return [
             one

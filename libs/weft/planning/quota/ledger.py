@@ -1,7 +1,7 @@
 """What each tenant and group of a pool holds, and which of it is their own and which is borrowed.
 
-A job is owned or borrowed as a whole: a gang of 8 of a tenant that is guaranteed 4 is borrowed, so that a lender gets
-its GPUs back from it too.
+A job's core, with which it starts, is owned or borrowed as a whole: a gang of 8 of a tenant that is guaranteed 4 is
+borrowed, so that a lender gets its GPUs back from it too. An elastic job can own its core alone, and borrow the rest.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,12 +17,17 @@ _NOTHING: Amounts = {}
 
 
 class TenantHolds(Struct, frozen=True):
-    """What a job holds. `since`: when it began to; `preemptible`: whether it can be told to give it back."""
+    """What a job holds. `since`: when it began to; `preemptible`: whether it can be told to give it back; `core`: what
+    it cannot do without, None: all of it."""
 
     tenant: str
     amounts: Amounts
     since: float
     preemptible: bool
+    core: Amounts | None = None
+
+    def part(self, *, core: bool) -> Amounts:
+        return self.core if core and self.core is not None else self.amounts
 
 
 class OverLimit(Struct, frozen=True):
@@ -47,6 +52,13 @@ class QuotaFit(Struct, frozen=True):
         return self.level is not None
 
 
+class _Owned(Struct, frozen=True):
+    """The jobs that a tenant or group owns, whole, and those of which it owns the core alone."""
+
+    whole: frozenset[str] = frozenset()
+    core: frozenset[str] = frozenset()
+
+
 class Ledger:
     """Kept up to date as jobs begin to hold GPUs, hold others, or give them back. `changes` counts that."""
 
@@ -56,7 +68,7 @@ class Ledger:
         self.claims: dict[str, TenantHolds] = {}  # of jobs for which others stop now: what they will hold
         self.changes = 0
         self._use: dict[Key, Amounts] = {}
-        self._owned: dict[Key, frozenset[str]] = {}
+        self._owned: dict[Key, _Owned] = {}
         self._owned_at = -1
 
     def copy(self) -> "Ledger":
@@ -145,15 +157,17 @@ class Ledger:
             return most
         return most / branch.weight if branch.weight else inf
 
-    def owned(self, branch: Branch) -> frozenset[str]:
+    def owned(self, branch: Branch, *, core: bool = False) -> frozenset[str]:
         """The jobs that this tenant or group holds inside its guarantee: those that its members own, then, as long as
-        they fit, those that cannot be stopped and the oldest."""
+        they fit, those that cannot be stopped and the oldest. `core`: those too of which the core alone fits beside
+        them; such a job would start again at once if it were stopped."""
         if self._owned_at != self.changes:
             self._owned = self._split()
             self._owned_at = self.changes
-        return self._owned.get(branch.key, frozenset())
+        found = self._owned.get(branch.key, _Owned())
+        return found.whole | found.core if core else found.whole
 
-    def _split(self) -> dict[Key, frozenset[str]]:
+    def _split(self) -> dict[Key, _Owned]:
         order = sorted(self.jobs, key=lambda job_id: (self.jobs[job_id].preemptible, self.jobs[job_id].since, job_id))
         under: dict[Key, list[str]] = {}
         branches: dict[Key, tuple[int, Branch]] = {}
@@ -165,20 +179,25 @@ class Ledger:
                 branches[branch.key] = (max(level, branches.get(branch.key, (0, branch))[0]), branch)
                 if level:
                     below.setdefault(branch.key, set()).add(path[level - 1].key)
-        found: dict[Key, frozenset[str]] = {}
+        found: dict[Key, _Owned] = {}
         for key, (_, branch) in sorted(branches.items(), key=lambda one: one[1][0]):  # members before their group
-            own: set[str] = set().union(*(found[member] for member in below.get(key, ())))
+            members = [found[member] for member in below.get(key, ())]
             taken: Amounts = {}
-            for job_id in own:
-                _add(taken, self.jobs[job_id].amounts, 1)
-            for job_id in under[key]:
-                amounts = self.jobs[job_id].amounts
-                if job_id not in own and all(
-                    taken.get(line, 0) + more <= branch.guarantee(line) for line, more in amounts.items()
-                ):
-                    own.add(job_id)
-                    _add(taken, amounts, 1)
-            found[key] = frozenset(own)
+            parts: list[frozenset[str]] = []
+            for core, theirs in ((False, [one.whole for one in members]), (True, [one.core for one in members])):
+                before: set[str] = set().union(*parts)
+                own: set[str] = set().union(*theirs) - before
+                for job_id in own:
+                    _add(taken, self.jobs[job_id].part(core=core), 1)
+                for job_id in under[key]:
+                    if job_id in own or job_id in before:
+                        continue
+                    amounts = self.jobs[job_id].part(core=core)
+                    if all(taken.get(line, 0) + more <= branch.guarantee(line) for line, more in amounts.items()):
+                        own.add(job_id)
+                        _add(taken, amounts, 1)
+                parts.append(frozenset(own))
+            found[key] = _Owned(*parts)
         return found
 
     def _count(self, held: TenantHolds, sign: int) -> None:

@@ -25,17 +25,18 @@ class Returnable(Struct, frozen=True):
     amounts: Amounts
 
 
-def protected(ledger: Ledger, tenant: str, job_id: str) -> bool:
-    """Whether the job belongs to another tenant, and is inside a guarantee that a job of `tenant` has no part in: then
-    no job of `tenant` may take its place, however important."""
-    held = ledger.jobs.get(job_id)
+def protected(ledger: Ledger, tenant: str, holder: Holder) -> bool:
+    """True if the holder belongs to another tenant, and is inside a guarantee that a job of `tenant` has no part in:
+    then no job of `tenant` may take its place, however important."""
+    held = ledger.jobs.get(holder.job_id)
     if held is None or held.tenant == tenant:
         return False
-    return job_id in ledger.owned(_apart(ledger, tenant, held.tenant)[-1])
+    return holder.job_id in ledger.owned(_apart(ledger, tenant, held.tenant)[-1], core=not holder.extra)
 
 
 def may_reclaim(ledger: Ledger, tenant: str, level: int | None, job_id: str, *, now: float, runtime_s: float) -> bool:
-    """Whether a job of `tenant`, inside the guarantee at this level of its path, may take back what this job has.
+    """True if a job of `tenant`, inside the guarantee at this level of its path, may take back what this job has, or
+    what it has beyond its core if that is `protected`.
 
     `runtime_s`: how long a job that borrows keeps its GPUs at least.
     """

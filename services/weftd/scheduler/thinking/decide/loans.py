@@ -248,7 +248,7 @@ class Loans:
         """What gives way to the service, without what other tenants are guaranteed."""
         quotas = self._cluster_state.quotas
         for holder in self._all_willing(service, look, now):
-            if holder.worth == LEAVES_FIRST or not quotas.protects(service.tenant, holder.job_id):
+            if holder.worth == LEAVES_FIRST or not quotas.protects(service.tenant, holder):
                 yield holder
 
     def _all_willing(self, service: Job, look: _Look, now: float) -> Iterator[Holder]:
