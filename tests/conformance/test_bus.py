@@ -69,7 +69,7 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def container() -> Iterator[str]:
+def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     # testcontainers' own NatsContainer warns of its own age; this is all it does.
     from testcontainers.core.config import testcontainers_config
     from testcontainers.core.container import DockerContainer
@@ -77,7 +77,10 @@ def container() -> Iterator[str]:
 
     need_engine()
     testcontainers_config.ryuk_disabled = True  # We remove what we start; its helper would be one more image.
-    nats = DockerContainer(os.environ.get("NATS_IMAGE", "nats:2.12-alpine")).with_command("-js")
+    nats = DockerContainer(os.environ.get("NATS_IMAGE", "nats:2.12-alpine")).with_command("--js --config /weft.conf")
+    settings = tmp_path_factory.mktemp("nats") / "nats.conf"
+    settings.write_text("max_payload: 8MB\n")  # as deploy/nats.conf
+    nats.with_volume_mapping(str(settings), "/weft.conf")
     nats.with_exposed_ports(4222).waiting_for(LogMessageWaitStrategy("Server is ready"))
     try:
         nats.start()

@@ -47,7 +47,7 @@ async def printed(
 ) -> str:
     """The output of a program of the environment, which ended with this status."""
     libraries, weft = installed
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WEFT_", "PYTHON"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WEFT_", "PYTHON", "PYTEST_"))}
     program = await asyncio.create_subprocess_exec(
         *(str(libraries / "bin/python"), *command),
         cwd=tmp_path,

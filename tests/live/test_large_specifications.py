@@ -150,8 +150,10 @@ async def test_a_queue_of_large_specifications_delays_nobody_and_fills_no_histor
 @pytest.mark.nightly
 async def test_a_leader_that_begins_with_large_specifications_has_all_of_them(pool: Pool) -> None:
     large = [await pool.submit(large=True) for _ in range(LARGE)]
-    for _ in range(LARGE // 10):
+    for _ in range(LARGE):
         await pool.cycle()
+        if set(large) <= pool.scheduler_loop.core.cluster_state.jobs.keys():
+            break
     another = Pool(pool.stores)
     another.now = pool.now
     await pool.leadership.resign()

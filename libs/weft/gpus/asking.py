@@ -15,7 +15,7 @@ from weft.gpus.nvml import (
 T = TypeVar("T")
 
 GONE_MAX: Final = 3
-"""After this many answers that the GPU is gone, the driver is asked no more: each call may take a long time."""
+"""After this many functions that say that the GPU is gone, the driver is asked no more: each call may take long."""
 
 
 class Asker:
@@ -23,14 +23,14 @@ class Asker:
 
     def __init__(self) -> None:
         self.errors: dict[str, str] = {}
-        self._gone: list[str] = []
+        self._gone: dict[str, str] = {}
         self._strange: dict[str, str] = {}
 
     @property
     def problem(self) -> str:
         """Empty: the GPU is well. An unexpected error of one function is that function's quirk; two are a problem."""
         if self._gone:
-            return self._gone[0]
+            return next(iter(self._gone.values()))
         return next(iter(self._strange.values())) if len(self._strange) > 1 else ""
 
     def ask(self, function: Callable[..., T], *arguments: Any) -> T | None:
@@ -67,6 +67,6 @@ class Asker:
         name, said = function.__name__, str(error)
         self.errors[name] = said
         if means_gone(error):
-            self._gone.append(said)
+            self._gone.setdefault(name, said)
         elif not means_missing(error):
             self._strange[name] = said

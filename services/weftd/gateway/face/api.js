@@ -8,6 +8,8 @@ const RETRY_MS = [500, 1000, 2000, 4000, 8000];
 const SIGNED_OUT = "This session is not in force any more: it was ended, was revoked or has expired. Sign in again.";
 const CODE_PREFIX = "code_";
 
+let leaving = new AbortController(); // of the session: ends its streams
+
 export class ApiError extends Error {
   // `status` 0: no answer came. `field`: the place in the request, or empty. `retry`: in seconds, if the gateway told.
   constructor(status, field, reason, retry = 0) {
@@ -91,7 +93,10 @@ export async function signIn(given) {
 }
 
 // Ends the session at the gateway too; where that fails, its cookie stays until it expires, and the proof is forgotten.
+// Streams end first: the gateway cuts those of a session that is over.
 export async function signOut() {
+  leaving.abort();
+  leaving = new AbortController();
   await api(`/v1/sessions/${encodeURIComponent(session.id)}`, { method: "DELETE" }).catch(() => {});
   session.end();
 }
@@ -115,10 +120,11 @@ async function refusalOf(response) {
   }
 }
 
-// Server-sent events until `signal` ends them or the gateway says that all was told (204).
+// Server-sent events until the `given` signal or a sign-out ends them, or the gateway says that all was told (204).
 // `onEvent({event, id, data})` gets data decoded from JSON. `onState(state, reason)`: "live", "lost" (it is tried
 // again) or "refused" (it is not).
-export async function stream(path, onEvent, signal, onState = () => {}) {
+export async function stream(path, onEvent, given, onState = () => {}) {
+  const signal = AbortSignal.any([given, leaving.signal]);
   let last = "";
   for (let failures = 0; !signal.aborted; failures += 1) {
     const cut = new AbortController();
