@@ -17,9 +17,8 @@ from weft.planning.partition import ElasticJob, Partition, Rules, Server
 from weft.planning.policy import Policy
 from weft.simulator.model import Cluster, World
 from weft.simulator.outcome import Outcome, Spell
-from weft.simulator.partitionings import partitioning_of
 from weft.simulator.run import simulate
-from weft.simulator.sizing import Partitioning
+from weft.simulator.sizing import Partitioning, partitioning_of
 from weft.simulator.workload import Elastic, TraceJob, Workload
 from weftd.cli.study.simulation.inputs import made_elastic
 

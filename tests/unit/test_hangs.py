@@ -11,7 +11,7 @@ from weft.domain.spec import Checkpointing, HangAct, HangRules, Kind, Retries
 from weft.messages.signals import GpuSample, HostSample, NodeSampled, RunSample
 from weftd.executor.runs import RunKey
 from weftd.executor.thinking.hangs import SAMPLES_SECONDS_MAX, Still, StillWatch
-from weftd.scheduler.thinking.decide.hangs import STACKS_SECONDS
+from weftd.scheduler.thinking.decide.inactivity import STACKS_SECONDS
 
 KEY, S = RunKey("job-1", 1, 0), JobState
 

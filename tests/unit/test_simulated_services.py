@@ -18,13 +18,13 @@ from weft.serving.loads import Goal, ServiceLoad, Sized
 from weft.simulator.counted import Counted
 from weft.simulator.model import Cluster, World
 from weft.simulator.outcome import Outcome
-from weft.simulator.partitionings import partitioning_of
 from weft.simulator.run import simulate
 from weft.simulator.serving.over_time import Serving
 from weft.simulator.serving.queueing import Requests, bucket_of
 from weft.simulator.serving.rates import Bursts, RequestRate, arrivals_of, burst_spans, rates_of
 from weft.simulator.serving.served import bad_requests, reversals, windows_of
 from weft.simulator.serving.service import Services, Spread, TraceService, replicas_for
+from weft.simulator.sizing import partitioning_of
 from weft.simulator.workload import Elastic, TraceJob, Workload
 
 FIFO = Policy("fifo", "packed-sticky", "none")

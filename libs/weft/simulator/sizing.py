@@ -29,6 +29,7 @@ from weft.simulator.model import Cluster, World
 from weft.simulator.outcome import PartitionPlan
 from weft.simulator.pool import elastic_shape
 
+OURS = "weft"
 AGAIN_S = 60.0  # until the next plan, if a plan gave no job anything
 IN_VAIN_MAX = 1000  # plans in a row with which no job runs, before the simulation is given up
 
@@ -74,6 +75,15 @@ class Partitioning(Struct, frozen=True, kw_only=True):
         for name in ("every_s", "at_most_s", "cooldown_s", "cooldown_restarts"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be below 0: {getattr(self, name):g}")
+
+
+def partitioning_of(name: str, rules: Rules | None = None) -> Partitioning:
+    """The planner of this name with the times at which it plans. Raises ValueError for an unknown name."""
+    from weft.planning.partition.weft import weft  # its solver takes long to import
+
+    if name != OURS:
+        raise ValueError(f"partition: no such planner as {name!r}; there are {OURS}")
+    return Partitioning(name=name, planner=weft, rules=rules or Rules())
 
 
 class SizesOverTime:

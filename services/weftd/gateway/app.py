@@ -1,4 +1,8 @@
-"""The HTTP application: the table of operations, the callers of each, and every error as one shape."""
+"""The HTTP application: the table of operations, the callers of each, and every error as one shape.
+
+Changes that only administrators may make, and those of secrets and webhooks, go into the audit log. An act is written
+before it is done, so that none is done that could not be written.
+"""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,12 +20,12 @@ from weftd.gateway.api.registry_api import registry_api
 from weftd.gateway.errors import RejectedError, unavailable
 from weftd.gateway.face import packaged
 from weftd.gateway.gateway import Gateway
-from weftd.gateway.http.auditing import audited, is_audited
 from weftd.gateway.http.documents import DOCUMENT_KEY, FACE_KEY, of_dashboard
 from weftd.gateway.http.openapi import document
 from weftd.gateway.http.revalidation import revalidated
-from weftd.gateway.http.route import NOBODY, Audience, Call, Route, check_length, query_of, refused
+from weftd.gateway.http.route import NOBODY, Audience, Call, Q, Route, body_of, check_length, query_of, refused
 from weftd.gateway.limits.access import source_of
+from weftd.gateway.limits.auditing import ACT_CHARACTERS
 from weftd.gateway.limits.concurrency import NoSlotError, Slot
 from weftd.gateway.limits.connections import HttpConnection
 from weftd.gateway.limits.cookies import credentials
@@ -30,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 REFERENCE_CHARACTERS = 8
+AUDITED_GROUPS = frozenset({"secrets", "webhooks"})
+SHOWN_BODIES = frozenset({"TokenWanted", "TenantWanted", "QuotaWanted", "PersonWanted"})
+"""The bodies that are written: all others may have a secret."""
 
 
 def application(gateway: Gateway, *, operations: Sequence[Route[Any]] = OPERATIONS) -> web.Application:
@@ -54,7 +61,7 @@ async def _tell_little(request: web.Request, response: web.StreamResponse) -> No
 
 
 def _handler(gateway: Gateway, route: Route[Any]) -> Handler:
-    timed, is_written = gateway.meters.timed(f"{route.method} {route.path}"), is_audited(route)
+    timed, is_written = gateway.meters.timed(f"{route.method} {route.path}"), _is_audited(route)
 
     async def handle(request: web.Request) -> web.StreamResponse:
         with timed():
@@ -71,13 +78,31 @@ def _handler(gateway: Gateway, route: Route[Any]) -> Handler:
                 turn = await gateway.at_work.take(who.tenant)
             try:
                 call = Call(gateway, request, who, query_of(request, route.query), turn)
-                work = audited(call, route) if is_written else route.handler(call)
+                work = _audited(call, route) if is_written else route.handler(call)
                 response = await (work if who is NOBODY else gateway.cpu_budgets.paid(who.tenant, work))
                 return revalidated(request, response) if route.method == "GET" else response
             finally:
                 turn.end()
 
     return handle
+
+
+def _is_audited(route: Route[Any]) -> bool:
+    return route.method != "GET" and (route.who in (Audience.ADMIN, Audience.OPERATOR) or route.group in AUDITED_GROUPS)
+
+
+async def _audited(call: Call[Q], route: Route[Q]) -> web.StreamResponse:
+    """Write what is asked for, then do it. Raises StoreUnavailableError: then nothing was done."""
+    auditing, request = call.gateway.auditing, call.request
+    auditing.count(call.who)
+    actor, act = auditing.actor(request, call.who), f"{request.method} {request.path_qs}"[:ACT_CHARACTERS]
+    shown = getattr(route.body, "__name__", "") in SHOWN_BODIES
+    await auditing.asked(actor, act, (await body_of(request)).decode(errors="replace") if shown else "")
+    try:
+        return await route.handler(call)
+    except RejectedError as error:
+        await auditing.refusal(actor, act, error)
+        raise
 
 
 def _errors(gateway: Gateway) -> Any:

@@ -12,9 +12,8 @@ from tests.bench.kinds.sia import sia
 from weft.planning.policy import Policy
 from weft.simulator.model import World
 from weft.simulator.outcome import Outcome
-from weft.simulator.partitionings import partitioning_of
 from weft.simulator.run import simulate
-from weft.simulator.sizing import Knowledge, Partitioning
+from weft.simulator.sizing import Knowledge, Partitioning, partitioning_of
 
 POLICY = Policy("fifo", "packed-sticky", "none")
 ROUND_S = 60.0

@@ -15,10 +15,9 @@ from weft.planning.partition import Rules
 from weft.planning.policy import Policy
 from weft.service.config import load
 from weft.simulator.model import World
-from weft.simulator.partitionings import partitioning_of
 from weft.simulator.run import simulate
 from weft.simulator.sized import SizeMetrics, size_metrics
-from weft.simulator.sizing import Partitioning
+from weft.simulator.sizing import Partitioning, partitioning_of
 from weftd.reallocator.settings import ReallocatorSettings
 from weftd.scheduler.settings import SchedulerSettings
 

@@ -13,8 +13,8 @@ from weft.planning.policy import Policy
 from weft.simulator.metrics import metrics
 from weft.simulator.model import LOCALITY_PENALTY, World
 from weft.simulator.outcome import Outcome
-from weft.simulator.partitionings import partitioning_of
 from weft.simulator.run import simulate
+from weft.simulator.sizing import partitioning_of
 from weftd.cli.study.simulation.inputs import made_elastic
 
 POLICY = Policy("las", "weft-best", "easy")

@@ -6,7 +6,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weft.simulator.traces import openb, philly, plain, sia_philly
+from weft.simulator.traces import openb, philly, plain
 from weft.simulator.traces.table import SHOWN_MAX, Columns, header_of
 from weft.simulator.workload import InputError, Workload
 
@@ -19,7 +19,7 @@ class Format(Struct, frozen=True):
 
 
 FORMATS = {
-    "sia-philly": Format(sia_philly.COLUMNS, sia_philly.read),
+    "sia-philly": Format(philly.SIA_COLUMNS, philly.read_sia),
     "philly": Format(philly.COLUMNS, philly.read),
     "openb": Format(openb.COLUMNS, openb.read),
     "plain": Format(plain.COLUMNS, plain.read),

@@ -15,17 +15,15 @@ from weft.messages.history import Record
 from weft.store import UnlawfulError
 from weft.store.asking import Asking
 from weft.store.postgres.arrays import PostgresArrays
-from weft.store.postgres.audit import PostgresAudit
 from weft.store.postgres.batching import Batching
-from weft.store.postgres.contexts import PostgresContexts, PostgresUploads
 from weft.store.postgres.decoding import decoded
 from weft.store.postgres.events import PostgresAccounts, PostgresEvents
 from weft.store.postgres.jobs import PostgresServing
 from weft.store.postgres.leases import PostgresHistory, PostgresLeases, PostgresRetention
 from weft.store.postgres.nodes import PostgresLearnt, PostgresNodes
-from weft.store.postgres.people import PostgresPeople
+from weft.store.postgres.people import PostgresAudit, PostgresPeople
 from weft.store.postgres.sign_ins import PostgresSignIns
-from weft.store.postgres.submissions import PostgresAsks, PostgresSubmissions
+from weft.store.postgres.submissions import PostgresAsks, PostgresContexts, PostgresSubmissions, PostgresUploads
 from weft.store.postgres.tenants import PostgresQuotas, PostgresSecrets, PostgresTenants, PostgresWebhooks
 from weft.store.postgres.tuning import PostgresTuning
 from weft.store.rows import columns_of, job_of, steps_of

@@ -1,8 +1,11 @@
-"""Submissions on a real Postgres: those of several callers in one statement, each acknowledged when it is durable."""
+"""Submissions on a real Postgres: those of several callers in one statement, each acknowledged when it is durable.
+And the uploads that they name: contexts and images, in pieces.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
 
+import asyncpg
 import msgspec
 from msgspec import Struct
 
@@ -13,6 +16,7 @@ from weft.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Update
 from weft.messages.events import submission_data
 from weft.store import ASKS_BYTES_MAX, LARGE_ASK_BYTES, KeyReusedError, LargeAskWaitsError, TenantFullError
 from weft.store.asking import Asking, Row
+from weft.store.contexts import ContextKept
 from weft.store.postgres.batching import Batching
 from weft.store.postgres.decoding import decoded
 from weft.store.rows import as_json, ask_of, hash_of, use_of
@@ -202,3 +206,48 @@ def _encoded(parts: Sequence[object]) -> tuple[list[str | None], int]:
     """The parts as JSON, and their bytes together."""
     what = [None if part is None else as_json(part) for part in parts]
     return what, sum(len(text.encode()) for text in what if text is not None)
+
+
+class PostgresUploads:
+    """Implements `UploadStore` on Postgres."""
+
+    asking: Asking
+
+    async def begin_upload(self, upload: str, *, owner: str, digest: str, size: int, at: float, most: int) -> bool:
+        return await self.asking.row("begin_context", upload, owner, digest, size, at, most) is not None
+
+    async def add_piece(self, upload: str, number: int, data: bytes, *, at: float) -> bool:
+        return await self.asking.row("add_context_piece", upload, number, data, at) is not None
+
+    async def finish_upload(self, upload: str, *, at: float) -> None:
+        try:
+            await self.asking.rows("finish_context", upload, at)
+        except asyncpg.UniqueViolationError:  # The same files were stored meanwhile.
+            await self.drop_upload(upload)
+
+    async def drop_upload(self, upload: str) -> None:
+        await self.asking.rows("drop_context", upload)
+
+    async def forget_uploads(
+        self,
+        *,
+        whole_before: float,
+        begun_before: float,
+        owner: str | None = None,
+        most: int | None = None,
+    ) -> int:
+        return len(await self.asking.rows("forget_contexts", whole_before, begun_before, owner, most))
+
+
+class PostgresContexts:
+    """Implements `ContextStore` on Postgres."""
+
+    asking: Asking
+
+    async def use_context(self, tenant: str, digest: str, *, at: float) -> ContextKept | None:
+        row = await self.asking.row("use_context", tenant, digest, at)
+        return None if row is None else ContextKept(**dict(row))
+
+    async def context_piece(self, tenant: str, digest: str, number: int) -> tuple[bytes, int] | None:
+        row = await self.asking.row("context_piece", tenant, digest, number)
+        return None if row is None else (row["data"], row["bytes"])

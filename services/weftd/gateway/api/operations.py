@@ -25,7 +25,7 @@ from weftd.gateway.api import (
     webhooks,
     whatif,
 )
-from weftd.gateway.api.people import audit, oidc, sign_ins, users
+from weftd.gateway.api.people import oidc, sign_ins, users
 from weftd.gateway.http import documents
 from weftd.gateway.http.route import Route
 
@@ -81,7 +81,7 @@ OPERATIONS: tuple[Route[Any], ...] = (
     oidc.device,
     users.people,
     users.change,
-    audit.audit,
+    users.audit,
     tokens.make,
     tokens.tokens,
     tokens.revoke,

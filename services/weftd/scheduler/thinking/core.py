@@ -27,7 +27,7 @@ from weft.planning.reasons.refusals import never_fits
 from weft.planning.resource_request import ResourceRequest, resource_request_of_job
 from weftd.scheduler.thinking.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, carried, for_ranks, key_of
 from weftd.scheduler.thinking.core_settings import Settings
-from weftd.scheduler.thinking.decide import hangs, health, idling, lifecycle, serving, sharing, sizing, tuning, updating
+from weftd.scheduler.thinking.decide import health, inactivity, lifecycle, serving, sharing, sizing, tuning, updating
 from weftd.scheduler.thinking.decide.leader_warmup import LeaderWarmup
 from weftd.scheduler.thinking.decide.loans import Loans
 from weftd.scheduler.thinking.decide.migration import Migration
@@ -373,7 +373,7 @@ class Scheduler:
 
     def _deadlines(self, now: float) -> list[Step]:
         steps: list[Step] = []
-        idling.forget(self.cluster_state)
+        inactivity.forget_idle(self.cluster_state)
         for job_id in sorted(self.cluster_state.pool.runs.holding):
             job = self.cluster_state.jobs[job_id]
             limit = job.spec.time_limit_seconds
@@ -385,9 +385,9 @@ class Scheduler:
             elif job.state is _S.RUNNING and limit is not None and now - (job.started_at or now) > limit:
                 sentence = f"ran longer than its time limit of {job.spec.time_limit}"
                 steps += lifecycle.stop(self.cluster_state, job, Cause(code=_C.TIME_LIMIT, sentence=sentence), now)
-            elif job.state is _S.RUNNING and (hung := hangs.watch(self.cluster_state, job, now)):
+            elif job.state is _S.RUNNING and (hung := inactivity.watch_hung(self.cluster_state, job, now)):
                 steps += hung
-            elif job.state is _S.RUNNING and (idle := idling.watch(self.cluster_state, job, now)):
+            elif job.state is _S.RUNNING and (idle := inactivity.watch_idle(self.cluster_state, job, now)):
                 steps += idle
             elif job.state is _S.RUNNING:
                 steps += (serving if job.spec.is_service else lifecycle).overdue(

@@ -6,11 +6,13 @@ from itertools import product
 
 from msgspec import Struct
 
+from weft.planning.partition import Rules
 from weft.planning.policy import ALWAYS, Policy
 from weft.serving.policies import OURS
 from weft.simulator.model import World
 from weft.simulator.run import PRESETS
 from weft.simulator.sizing import Partitioning
+from weft.simulator.sizing import partitioning_of as planner_of
 from weftd.cli.cli_error import CliError
 from weftd.cli.study.simulation.options import SEED
 
@@ -55,15 +57,12 @@ def plans_of(args: argparse.Namespace) -> list[Planned]:
 
 
 def partitioning_of(args: argparse.Namespace, name: str) -> Partitioning | None:
-    """The planner of that name, with its rules from the options. It is imported only if it is used."""
-    from weft.planning.partition import Rules
-    from weft.simulator import partitionings
-
+    """The planner of that name, with its rules from the options."""
     if name == "none":
         return None
     said = {rule: value for rule in ("theta1", "theta2") if (value := getattr(args, rule)) is not None}
     try:
-        return partitionings.partitioning_of(name, Rules(**said))
+        return planner_of(name, Rules(**said))
     except ValueError as error:
         raise CliError(f"--{error}, none", status=2) from error
 

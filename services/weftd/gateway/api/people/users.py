@@ -1,4 +1,4 @@
-"""People who signed in with the identity provider: listed, kept out, let in again."""
+"""People who signed in with the identity provider: listed, kept out, let in again; and the audit log, in pages."""
 
 from typing import Annotated
 
@@ -6,12 +6,17 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from weft.domain.spec import TOKEN_PATTERN
+from weft.domain.tenants import Role
+from weft.messages.http.audit import AuditLogView, AuditView
 from weft.messages.http.people import PeopleView, PersonView, PersonWanted
+from weft.store.audit import AuditEntry
 from weft.store.people import PersonKept
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.http.route import Audience, Call, NoQuery, RouteAnswer, answer, json_of, operation
 
 LISTED_MAX = 1000
+ENTRIES_MAX = 1000
+Seq = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class PeopleQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,3 +59,43 @@ async def change(call: Call[NoQuery]) -> web.StreamResponse:
 
 def _view(kept: PersonKept) -> PersonView:
     return PersonView(**{name: getattr(kept, name) for name in kept.__struct_fields__})
+
+
+class AuditQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    after: Annotated[Seq, Meta(description="`last` of a page: the first entries behind it.")] | None = None
+    before: Annotated[Seq, Meta(description="`first` of a page: the last entries before it.")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=ENTRIES_MAX)] = 100
+    tenant: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="For administrators.")] | None = None
+
+
+@operation(
+    "GET /v1/audit",
+    "audit",
+    "The audit log",
+    description="What administrators did, who signed in and out, changes of secrets and webhooks, and what was refused;"
+    " the newest entries, or those behind or before a cursor, in order. A tenant sees its own; an administrator all.",
+    answers={200: RouteAnswer(description="A page of the log.", type=AuditLogView)},
+    example="?limit=20",
+)
+async def audit(call: Call[AuditQuery]) -> web.StreamResponse:
+    who, query = call.who, call.query
+    if query.after is not None and query.before is not None:
+        raise RejectedError(400, "before", "give after or before, not both")
+    if query.tenant not in (None, who.tenant) and not who.admin:
+        raise RejectedError(403, "tenant", "only an administrator sees what other tenants did")
+    if who.role in (Role.VIEWER, Role.USER):
+        raise RejectedError(
+            403, "Authorization", f"your role, {who.role}, does not see the audit log: tenant-admin does"
+        )
+    tenant = query.tenant if who.admin else who.tenant
+    async with call.gateway.reading.one(who.tenant):
+        entries = await call.gateway.store.audit(
+            tenant=tenant, after=query.after, before=query.before, limit=query.limit
+        )
+    views = tuple(_entry(entry) for entry in entries)
+    ends = (views[0].seq, views[-1].seq) if views else (0, 0)
+    return answer(AuditLogView(entries=views, first=ends[0], last=ends[1] or (query.after or 0)))
+
+
+def _entry(entry: AuditEntry) -> AuditView:
+    return AuditView(**{name: getattr(entry, name) for name in entry.__struct_fields__})
