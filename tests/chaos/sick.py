@@ -39,6 +39,9 @@ SELECT noted.node_id, noted.closed, extract(epoch FROM told.at)::float8 AS at
 """
 
 
+TOLD_SECONDS = 0.001  # the times of events in stories are cut to these
+
+
 class Closed(Struct, frozen=True, kw_only=True):
     """A GPU that was quarantined or broken from `since` until `until`, in seconds since 1970."""
 
@@ -91,5 +94,5 @@ def started_there(stories: Mapping[str, Iterable[EventView]], closed: Iterable[C
             at = datetime.fromisoformat(event.time).timestamp()
             places = {(each.node_id, gpu) for each in event.data.placement.allocations for gpu in each.gpus}
             for one in (found for place in places for found in by_gpu.get(place, ())):
-                if one.since < at < one.until:
+                if one.since < at and at + TOLD_SECONDS <= one.until:
                     yield StartedThere(job_id=job_id, closed=one, at=at)

@@ -365,6 +365,9 @@ def test_a_job_that_was_placed_on_a_quarantined_gpu_is_found() -> None:
     assert found(("node-1", 15.0, [2]), ("node-1", 25.0, [2, 3])) == {"on_quarantined_gpu": 1}
     assert found(("node-1", 15.0, [1, 2]), ("node-1", 18.0, [1])) == {}, "it was in use again"
     assert found(("node-1", 20.0, [2])) == {}, "decided in the same moment"
+    assert found(("node-1", 15.0, [2]), ("node-1", 20.0009, [])) == {}, (
+        "that moment too, of which the story cuts a part"
+    )
     assert found(("node-2", 15.0, [2])) == {}
     assert found(("node-1", 15.0, [2]), restores=[(14.0, 30.0)]) == {}
 

@@ -8,11 +8,13 @@ import asyncpg
 import pytest
 
 from tests.chaos.stores import Stores
+from tests.support import postgres
 from tests.support.builders import spec
 from tests.support.cluster import until
 from weft.client import Client, ClientError
 from weft.credentials import Credentials, provision
 from weft.domain.job import JobState
+from weft.messages.asks import AskKind
 from weft.messages.http import JobView
 from weftd.cli.local import ClusterHome, Options, running
 
@@ -55,6 +57,26 @@ async def renewals(dsn: str, home: ClusterHome) -> int:
 def waits_for_restored(view: JobView) -> bool:
     assert view.state is JobState.QUEUED, view
     return view.waiting_for is not None and view.waiting_for.code == "store-restored"
+
+
+async def test_no_ask_has_the_number_of_one_that_a_restore_has_undone(tmp_path: Path) -> None:
+    """A scheduler that hung meanwhile drops what it read before by its number."""
+    async with postgres.embedded(tmp_path) as server, postgres.stores(server) as stores:
+
+        async def asked() -> set[int]:
+            for number in range(20):
+                wanted = {"subject_id": f"j-{number}", "pool": "default", "tenant": "alice", "at": 1.0}
+                await stores.gateway.ask(AskKind.CANCEL, **wanted)
+            found = {ask.id for ask in await stores.scheduler.asks(pool="default", limit=100)}
+            sequences = await stores.owner.fetch("SELECT oid::regclass::text AS name FROM pg_class WHERE relkind = 'S'")
+            for sequence in sequences:
+                await stores.owner.execute(f"ALTER SEQUENCE {sequence['name']} RESTART")
+            await stores.owner.execute("DELETE FROM asks")
+            return found
+
+        before, after = await asked(), await asked()
+        assert len(before) == len(after) == 20
+        assert before.isdisjoint(after)
 
 
 @pytest.mark.timeout(300)

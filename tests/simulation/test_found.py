@@ -25,6 +25,10 @@ FOUND = [
     (50421, "an admission landed after a load had read all jobs, and its jobs stayed unknown (test_scheduler_desk)"),
     (2, "scores heard in the middle of a turn were left out of its record: a replay differed (test_scheduler_desk)"),
     (50530, "a service scaled to nothing before it began gave way, which ended each leader (test_scheduler_services)"),
+    (
+        60279,
+        "an old number of an ask came again after a restore, and a submission was dropped by it (test_store_went_back)",
+    ),
     (51667, "a copy of the store of before a new stream was filled left it without history (test_scheduler_relay)"),
 ]
 

@@ -28,7 +28,7 @@ class MemoryAsks(MemoryLeases):
     def __init__(self) -> None:
         super().__init__()
         self._asks: dict[int, tuple[str, Ask]] = {}  # with its pool
-        self._ask_id = 0
+        self._ask_id = 0  # never one that was before, not even after a restore: by the time of the ask
         self._ask_bytes: dict[int, int] = {}  # of those that count, by id
 
     async def ask(
@@ -58,8 +58,7 @@ class MemoryAsks(MemoryLeases):
             if size > LARGE_ASK_BYTES and waiting >= ASKS_BYTES_MAX:
                 raise LargeAskWaitsError(waiting)
         self._ask_bytes = {ask_id: known for ask_id, known in self._ask_bytes.items() if ask_id in self._asks}
-        self._ask_bytes[self._ask_id + 1] = size
-        self._add_ask(
+        ask_id = self._add_ask(
             kind,
             subject_id=subject_id,
             pool=pool,
@@ -73,6 +72,7 @@ class MemoryAsks(MemoryLeases):
             gpu=gpu,
             who=who,
         )
+        self._ask_bytes[ask_id] = size
 
     async def asks(self, *, pool: str, limit: int, bytes_max: int = ASKS_BYTES_MAX) -> list[Ask]:
         found = [ask for of_pool, ask in self._asks.values() if of_pool == pool and ask.kind is not AskKind.SUBMIT]
@@ -121,8 +121,8 @@ class MemoryAsks(MemoryLeases):
         why: Cause | None = None,
         gpu: int | None = None,
         who: str = "",
-    ) -> None:
-        self._ask_id += 1
+    ) -> int:
+        self._ask_id = max(self._ask_id + 1, int(at * 1e6) * 1000)
         ask = Ask(
             id=self._ask_id,
             kind=kind,
@@ -140,3 +140,4 @@ class MemoryAsks(MemoryLeases):
             who=who,
         )
         self._asks[ask.id] = (pool, ask)
+        return ask.id

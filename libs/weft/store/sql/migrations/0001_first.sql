@@ -52,8 +52,12 @@ CREATE INDEX submissions_with_context ON submissions ((spec ->> 'context'), tena
 
 -- What users ask, until the scheduler has done it: filled by the gateway, and by the reallocator through the functions of
 -- sql/functions/tuning.sql alone; emptied by the scheduler.
+-- No number comes twice, not even after the database was restored from a backup, when a sequence alone would begin again: a
+-- scheduler that hung meanwhile drops an ask by its number once it goes on.
+CREATE SEQUENCE asks_in_a_microsecond;
 CREATE TABLE asks (
-    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id         bigint PRIMARY KEY
+               DEFAULT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000 + nextval('asks_in_a_microsecond') % 1000,
     kind       text NOT NULL CHECK (kind IN
                    ('submit', 'cancel', 'requeue', 'prioritise', 'drain', 'resume', 'return', 'tune', 'scale', 'share', 'update', 'enter')),
     pool       text NOT NULL,
@@ -538,6 +542,7 @@ GRANT SELECT ON tenants, tokens, submissions, asks, tenant_ended, quotas, polici
     retention, events, event_offset, gpu_scores, workload_classes, curves, class_slowdowns, envelopes, all_jobs, tenant_use
     TO weft_gateway;
 GRANT INSERT ON tenants, tokens, submissions, asks, events, outbox TO weft_gateway;
+GRANT USAGE ON SEQUENCE asks_in_a_microsecond TO weft_gateway;
 GRANT UPDATE (jobs_open_max, spec_bytes_max, priority_max, may_be_unpreemptible, idle_seconds_max) ON tenants TO weft_gateway;
 GRANT UPDATE (revoked_at, used_at), DELETE ON tokens TO weft_gateway;
 GRANT SELECT, INSERT, UPDATE ON tenant_submitted, duties TO weft_gateway;
