@@ -186,8 +186,8 @@ async def _populate(postgres: Server, nodes: int) -> None:
     owner = await postgres.connect()
     await owner.execute("SET session_replication_role = replica")  # jobs are not born running
     await owner.executemany(
-        "INSERT INTO nodes (id, pool, address, capacity, runtime, not_enforced, ready, drained, version, seen_at)"
-        " VALUES ($1, 'default', '127.0.0.1', $2::text::jsonb, 'process', '[]', true, false, 1, now())",
+        "INSERT INTO nodes (id, pool, address, capacity, runtime, not_enforced, ready, version, seen_at)"
+        " VALUES ($1, 'default', '127.0.0.1', $2::text::jsonb, 'process', '[]', true, 1, now())",
         [(f"node-{node}", has) for node in range(nodes)],
     )
     ids = [(node, which) for node in range(nodes) for which in range(GPUS // RANKS)]

@@ -145,6 +145,25 @@ async def test_a_drained_node_takes_nothing_until_it_is_resumed(alice: Person) -
     assert (await alice.types("wait", job, "--timeout", "20")).status == 0
 
 
+async def test_a_node_is_emptied_and_takes_jobs_again_at_a_time(alice: Person) -> None:
+    job = await alice.runs("--name", "moves", "--gpus", "1", "--", "sh", "-c", "echo epoch $WEFT_EPOCH; sleep 600")
+    view = await alice.cluster.until(job, lambda view: view.state is JobState.RUNNING)
+    assert view.placement is not None
+    home = view.placement.allocations[0].node_id
+    drained = await alice.types("drain", home, "--evict", "--wait", "--reason", "new memory", "--until", "1h")
+    assert (drained.status, drained.out) == (0, f"{home} takes no new jobs\n")
+    assert "drained (new memory, until " in (await alice.types("nodes")).out
+    view = await alice.cluster.until(job, lambda view: view.state is JobState.RUNNING and view.epoch == 1)
+    assert view.placement is not None
+    assert view.placement.allocations[0].node_id != home
+    assert "drained (new memory, until " in (await alice.types("events", job)).out
+    assert (await alice.types("resume", home)).status == 0
+    assert (await alice.types("cancel", job)).status == 0
+    refused = await alice.types("cordon", home, "--until", "yesterday")
+    assert (refused.status, refused.out) == (1, "")
+    assert "--until: expected a time such as 2h" in refused.err
+
+
 async def test_the_ranks_of_a_gang_have_logs_of_their_own(alice: Person) -> None:
     job = await alice.runs("--replicas", "2", "--", "sh", "-c", "echo rank $RANK of $WORLD_SIZE")
     assert (await alice.types("wait", job)).status == 0

@@ -16,6 +16,7 @@ from tests.support.gateway import Place, RunningGateway, until
 from tests.support.gateway_world import SECONDS_MAX, World
 from tests.support.steps import placement
 from weft.client import Refused
+from weft.domain.cluster import Drain
 from weft.domain.job import Job, JobEvent
 from weft.messages.live import LiveDelta, LiveJob, LiveNode, LiveSnapshot
 from weft.messages.signals import GpuSample, HostSample, NodeSampled
@@ -149,7 +150,7 @@ async def test_the_states_of_nodes_are_told_apart(world: World) -> None:
     async with opened(world, "bob") as page:
         scheduler = world.place.stores.scheduler
         known = {node.id: node for node in await scheduler.nodes()}
-        drained = msgspec.structs.replace(known["node-1"], drained=True)
+        drained = msgspec.structs.replace(known["node-1"], drain=Drain())
         await scheduler.save_node(world.lease, drained, event="drained", cause="drained by a test")
         lost = msgspec.structs.replace(known["node-2"], ready=False)
         await scheduler.save_node(world.lease, lost, event="lost", cause="it was silent")

@@ -4,11 +4,14 @@ import asyncio
 import time
 from typing import Any
 
+import pytest
 from msgspec import structs
 
 from tests.support.builders import GIB, node, spec
 from tests.support.gateway_world import SECONDS_MAX, World
 from tests.support.steps import go, placement
+from weft.client import Refused
+from weft.domain.cluster import Drain
 from weft.domain.job import Cause, CauseCode, JobEvent, JobState, Placement
 from weft.domain.shares import Share
 from weft.messages.eta import Basis, EtaOf, Helps
@@ -272,7 +275,7 @@ async def test_a_job_that_waits_is_shown_with_what_is_free_now(world: World) -> 
 
 async def test_a_drained_node_with_room_is_explained_with_who_drained_it_and_when(world: World) -> None:
     node_2 = next(node for node in await world.place.stores.gateway.nodes() if node.id == "node-2")
-    drained = structs.replace(node_2, drained=True)
+    drained = structs.replace(node_2, drain=Drain())
     await world.place.stores.scheduler.save_node(world.lease, drained, event="drained", cause="drained by ops")
     wants = await world.submitted(name="wants", gpus=3)
     await world.running(placement=placement(("node-1", 0), ("node-1", 1)))
@@ -282,6 +285,23 @@ async def test_a_drained_node_with_room_is_explained_with_who_drained_it_and_whe
     assert (closed.node_id, closed.by) == ("node-2", "ops")
     assert closed.since is not None
     assert (await world.alice.explain(wants.id)).closed[0].by == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"reason": "x" * 201}, "reason"),
+        ({"reason": "\x1b[31mred"}, "reason"),
+        ({"until": 1.0}, "until"),
+        ({"until": 1e300}, "until"),
+    ],
+)
+async def test_a_drain_that_makes_no_sense_is_refused_by_its_field_and_changes_nothing(
+    world: World, said: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(Refused, match=field):
+        await world.admin.drain("node-1", **said)
+    assert not await world.place.stores.scheduler.asks(pool="default", limit=1)
 
 
 async def test_a_node_that_does_not_report_is_silent_before_it_is_lost(world: World) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from weft.domain.cluster import Capacity, Gpu, Node
+from weft.domain.cluster import Capacity, Drain, Gpu, Node
 from weft.domain.decoding.spec_decoder import decode_spec
 from weft.domain.job import Job
 from weft.domain.spec import JobSpec
@@ -39,4 +39,5 @@ def capacity(*, gpus: int = 4, cpus: float = 64, memory: int = 256 * GIB, model:
 
 def node(node_id: str = "node-1", *, gpus: int = 4, model: str = "Emulated GPU", **fields: Any) -> Node:
     made = capacity(gpus=gpus, model=model, **{size: fields.pop(size) for size in ("cpus", "memory") if size in fields})
-    return Node(id=node_id, pool="default", address="127.0.0.1", capacity=made, **fields)
+    drain = Drain() if fields.pop("drained", False) else fields.pop("drain", None)
+    return Node(id=node_id, pool="default", address="127.0.0.1", capacity=made, drain=drain, **fields)

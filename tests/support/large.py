@@ -42,8 +42,9 @@ async def large(servers: Place, *, nodes: int, queued: int, gpus: int = 8) -> As
 
 async def _nodes(owner: "asyncpg.Connection[Any]", count: int, gpus: int) -> None:
     await owner.execute(
-        "INSERT INTO nodes (id, pool, address, capacity, runtime, not_enforced, ready, drained, seen_at, version)"
-        " SELECT 'n-' || n, 'default', '127.0.0.1', $1::text::jsonb, 'process', '[]', true, n % 97 = 0, now(), 1"
+        "INSERT INTO nodes (id, pool, address, capacity, runtime, not_enforced, ready, drain, seen_at, version)"
+        " SELECT 'n-' || n, 'default', '127.0.0.1', $1::text::jsonb, 'process', '[]', true,"
+        "        CASE WHEN n % 97 = 0 THEN '{}'::jsonb END, now(), 1"
         "   FROM generate_series(1, $2::int) n",
         msgspec.json.encode(capacity(gpus=gpus)).decode(),
         count,

@@ -9,7 +9,7 @@ from msgspec import structs
 from tests.support.builders import capacity, job
 from tests.support.nodes import ScriptedNode
 from weft.domain.arrays import Element
-from weft.domain.cluster import Node
+from weft.domain.cluster import Drain, Node
 from weft.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step, after
 from weft.messages.asks import Ask, AskKind, RankTuning, Reshare, Scale, Tune, Update
 from weft.messages.nodes import JobOrder, Leader, StartRun
@@ -41,9 +41,17 @@ class World:
         self.core.admit([made])
 
     def ask(
-        self, kind: AskKind, subject_id: str, priority: int = 0, *, job: Job | None = None, gpu: int | None = None
+        self,
+        kind: AskKind,
+        subject_id: str,
+        priority: int = 0,
+        *,
+        job: Job | None = None,
+        gpu: int | None = None,
+        drain: Drain | None = None,
     ) -> list[Step]:
-        ask = Ask(id=1, kind=kind, subject_id=subject_id, tenant="alice", at=self.now, priority=priority, gpu=gpu)
+        what = {"priority": priority, "gpu": gpu, "drain": drain}
+        ask = Ask(id=1, kind=kind, subject_id=subject_id, tenant="alice", at=self.now, **what)  # type: ignore[arg-type]
         return self.keep(self.core.ask(ask, self.now, job=job))
 
     def tune(

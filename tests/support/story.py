@@ -11,7 +11,7 @@ from msgspec import structs
 
 from tests.support.builders import spec
 from tests.support.steps import GIB, go, placement
-from weft.domain.cluster import Capacity, Gpu, Node
+from weft.domain.cluster import Capacity, Drain, Gpu, Node
 from weft.domain.job import Cause, CauseCode, JobEvent, Loan, Placement, Revision
 from weft.messages.asks import AskKind, Entrance, Scale, Update
 from weft.messages.events import Event, cloud_event
@@ -256,7 +256,7 @@ async def _a_node_with_a_past(scheduler: SchedulerStore) -> None:
     past: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("joined", "joined with 2 emulated GPUs", {}),
         ("changed", "has other capacity, address or runtime than before", {"runtime": "docker"}),
-        ("drained", "drained by admin", {"drained": True}),
+        ("drained", "drained by admin", {"drain": Drain()}),
         ("resumed", "resumed by admin", {}),
         ("health", "GPU 1 is quarantined: Xid 79: it fell off the bus", {}),
         ("lost", "not heard of for 2m31s", {"ready": False}),

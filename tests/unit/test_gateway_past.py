@@ -36,7 +36,7 @@ async def then(store: MemoryStore, job: Job, moment: Moment) -> Job:
 
 def facts(node: Node) -> tuple[object, ...]:
     """What events tell of a node; when it was heard of last they do not."""
-    return node.id, node.pool, node.address, node.capacity, node.runtime, node.ready, node.drained
+    return node.id, node.pool, node.address, node.capacity, node.runtime, node.ready, node.drain
 
 
 @pytest.mark.parametrize("seed", some(4, range(20)))

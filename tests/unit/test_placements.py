@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tests.support.builders import GIB, capacity, node
 from tests.support.tier import examples
-from weft.domain.cluster import Request
+from weft.domain.cluster import Drain, Request
 from weft.domain.job import Allocation, CauseCode
 from weft.planning.capacity import FreeCapacity, Placer
 from weft.planning.finding import find
@@ -381,7 +381,9 @@ def test_a_place_is_free_whole_and_found_wherever_there_is_one(name: str, drawn:
     )  # type: ignore[arg-type]
     for number, (gpus, cpus, memory, held, model, state) in enumerate(nodes, 1):
         there = replace(capacity(gpus=gpus, model=model), cpus=cpus, memory=memory * GIB)
-        made = replace(node(f"n{number}"), capacity=there, drained=state == "drained", ready=state != "lost")
+        made = replace(
+            node(f"n{number}"), capacity=there, drain=Drain() if state == "drained" else None, ready=state != "lost"
+        )
         free_capacity.add(made, [Allocation(rank=0, role="", node_id=made.id, gpus=tuple(held), cpus=0.0, memory=0)])
     want = wants(count, drawn["gpus"], cpus=drawn["cpus"], memory=drawn["memory"] * GIB, model=drawn["model"])  # type: ignore[arg-type,operator]
     before = {

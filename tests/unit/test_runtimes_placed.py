@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from tests.support.builders import job, node
-from weft.domain.cluster import IGNORES_IMAGES, Node
+from weft.domain.cluster import IGNORES_IMAGES, Drain, Node
 from weft.domain.job import CauseCode
 from weft.planning.capacity import FreeCapacity, empty_capacity
 from weft.planning.finding import find
@@ -42,7 +42,10 @@ def test_a_job_goes_where_the_runtime_can_start_it() -> None:
     [("", "only node-1 runs jobs without an image"), ("alpine", "only node-2 runs jobs from an image")],
 )
 def test_the_reason_names_the_nodes_that_can_start_it_and_gives_no_advice_on_the_others(image: str, only: str) -> None:
-    drained = [structs.replace(one, drained=bool(image) == (one is PROCESSES)) for one in (PROCESSES, CONTAINERS)]
+    drained = [
+        structs.replace(one, drain=Drain() if bool(image) == (one is PROCESSES) else None)
+        for one in (PROCESSES, CONTAINERS)
+    ]
     free_capacity = empty_capacity(drained)
     for held in drained:
         if not held.drained:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tests.support.benchmarks import bench_job, bench_node, gpu, measurement
 from tests.support.tier import examples
-from weft.domain.cluster import Node
+from weft.domain.cluster import Drain, Node
 from weft.messages.signals import GpuSample, GpuScore
 from weftd.scorer.thinking.benchmarks import Benchmarks, BenchmarkSettings, Wanted
 
@@ -118,7 +118,7 @@ def test_a_gpu_that_a_job_holds_is_left_alone() -> None:
     assert [one.spec.pin.gpu for one in w.ask() if one.spec.pin] == [1]
 
 
-@pytest.mark.parametrize("state", [{"ready": False}, {"drained": True}])
+@pytest.mark.parametrize("state", [{"ready": False}, {"drain": Drain()}])
 def test_a_node_that_takes_no_work_is_left_alone(state: dict[str, bool]) -> None:
     w = World(replace(bench_node("node-1"), **state))
     assert w.ask() == []

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from tests.support.builders import GIB, spec
 from tests.support.shared_gpus import node_of, shape, single
-from weft.domain.cluster import Node
+from weft.domain.cluster import Drain, Node
 from weft.domain.job import Allocation, Job, JobState, Placement
 from weft.domain.spec import JobSpec
 from weft.planning.capacity import FreeCapacity, free_capacity_of
@@ -128,7 +128,7 @@ def test_what_a_refused_job_is_told(free_capacity: FreeCapacity, wants: Resource
 
 def test_a_drained_node_with_room_for_the_share_is_named() -> None:
     free_capacity = FreeCapacity()
-    free_capacity.add(structs.replace(node_of("node-0", model="A"), drained=True))
+    free_capacity.add(structs.replace(node_of("node-0", model="A"), drain=Drain()))
     free_capacity.add(node_of("node-1", gpus=0))
     assert refused(free_capacity).endswith(
         "node-0 has 0.5 of a GPU with 8GiB free, but is drained (`weft resume node-0`);"

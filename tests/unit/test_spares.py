@@ -7,6 +7,7 @@ from msgspec import structs
 
 from tests.support.builders import job, node
 from tests.support.scheduler import World, world
+from weft.domain.cluster import Drain
 from weft.domain.failure import Failure, FailureClass
 from weft.domain.health import HealthRecord, HealthState
 from weft.domain.job import CauseCode, JobEvent, JobState
@@ -130,7 +131,7 @@ def test_spares_are_sound_nodes_of_each_kind_those_in_nobodys_way_first() -> Non
     assert chosen(nodes, {}, (), 64) == ("a-2", "a-3", "b-1")  # at most half
     sick = HealthRecord(gpu=0, state=HealthState.SUSPECT)
     nodes[3] = structs.replace(nodes[3], health=(sick,))
-    nodes[5] = structs.replace(nodes[5], drained=True)
+    nodes[5] = structs.replace(nodes[5], drain=Drain())
     assert chosen(nodes, {}, (), 1) == ("a-2", "b-0")
 
 

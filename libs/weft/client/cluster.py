@@ -34,8 +34,10 @@ class ClusterRequests:
         """How the cluster itself is; for administrators and operators."""
         return await self._wire.ask("GET", "/v1/status", StatusView)
 
-    async def drain(self, node: str) -> Accepted:
-        return await self._wire.ask("POST", f"/v1/nodes/{path_part(node)}/drain", Accepted)
+    async def drain(self, node: str, *, reason: str = "", until: float | None = None, evict: bool = False) -> Accepted:
+        """Give a node no new work, `until` a time in seconds since 1970. `evict`: its runs go elsewhere."""
+        query = {"reason": reason, "until": "" if until is None else repr(until), "evict": "1" if evict else ""}
+        return await self._wire.ask("POST", f"/v1/nodes/{path_part(node)}/drain", Accepted, query=without_empty(query))
 
     async def resume(self, node: str) -> Accepted:
         return await self._wire.ask("POST", f"/v1/nodes/{path_part(node)}/resume", Accepted)

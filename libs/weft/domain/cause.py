@@ -33,6 +33,7 @@ class CauseCode(StrEnum):
     ROLLED_BACK = "rolled-back"  # what was tried did not pay: it is as before, as far as there is room
     MOVED = "moved"  # it runs faster elsewhere, by more than the move costs
     NODE_LOST = "node-lost"
+    NODE_DRAINED = "node-drained"  # a person empties its node: it goes elsewhere
     HUNG = "hung"  # none of its ranks shows a sign of work
     WENT_ON = "went-on"  # it counts as hung no longer
     HELD_IDLE = "held-idle"  # uses none of its GPUs, and is stopped soon if that goes on

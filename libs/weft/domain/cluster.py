@@ -1,6 +1,7 @@
 """Nodes, their GPUs, and what a replica asks of them."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -82,6 +83,22 @@ class NeededVolume(Struct, frozen=True):
     writes: bool
 
 
+class Drain(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a node takes no new work, by the person who said so. `until`: when it takes work again by itself, in seconds
+    since 1970; None: when a person says so. `evicts`: its runs stop, and start again elsewhere."""
+
+    reason: str = ""
+    until: float | None = None
+    evicts: bool = False
+
+    @property
+    def text(self) -> str:
+        """Such as ` (new memory, until 2026-05-01 08:00:00 UTC)`; empty for a drain without a reason or an end."""
+        end = "" if self.until is None else f"until {datetime.fromtimestamp(self.until, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        said = ", ".join(part for part in (self.reason, end) if part)
+        return f" ({said})" if said else ""
+
+
 class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One node as the store has it."""
 
@@ -92,7 +109,7 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
     runtime: str = "process"
     not_enforced: tuple[str, ...] = ()  # limits that this node's runtime cannot hold jobs to
     ready: bool = True  # False once it has been silent for longer than its lease
-    drained: bool = False  # takes no new work
+    drain: Drain | None = None  # takes no new work
     seen_at: float = 0.0
     rack: str = ""  # nodes of one rack are nearer to each other than to all others
     health: tuple[HealthRecord, ...] = ()  # states of the node and of its GPUs, as far as they were ever sick
@@ -101,6 +118,10 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def own_health(self) -> HealthRecord | None:
         """The health of the node itself; None: it was never sick."""
         return next((each for each in self.health if each.gpu is None), None)
+
+    @property
+    def drained(self) -> bool:
+        return self.drain is not None
 
     @property
     def takes_work(self) -> bool:

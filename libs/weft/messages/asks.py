@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from weft.domain.cluster import Drain
 from weft.domain.job import Cause
 from weft.messages import Message
 
@@ -92,8 +93,8 @@ class Ask(Struct, frozen=True, kw_only=True):
 
     `tune`, `scale`, `share` and `update` come with the kinds of those names, `entry` with `enter`. Only the reallocator
     tunes; it and users scale and share. `why`: of a cancel, if its user did not ask for it. `gpu`: the GPU
-    that a `return` has used again; None: the node and all of its GPUs. `who`: the name of the person who asked;
-    empty for a token.
+    that a `return` has used again; None: the node and all of its GPUs. `drain`: why, and for how long, a node is
+    drained. `who`: the name of the person who asked; empty for a token.
     """
 
     id: int
@@ -109,6 +110,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     entry: Entrance | None = None
     why: Cause | None = None
     gpu: int | None = None
+    drain: Drain | None = None
     who: str = ""
 
     @property

@@ -21,7 +21,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-from weft.domain.cluster import Node
+from weft.domain.cluster import Drain, Node
 from weft.domain.dependencies import Ends
 from weft.domain.job import Job, JobChange, JobState, Placement
 from weft.domain.lease import Lease
@@ -183,6 +183,7 @@ class GatewayStore(
         update: Update | None = None,
         entry: Entrance | None = None,
         gpu: int | None = None,
+        drain: Drain | None = None,
         who: str = "",
         adds_bytes: int = 0,
         allowance: Allowance | None = None,

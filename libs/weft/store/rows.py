@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from weft.domain.cluster import Capacity, Node
+from weft.domain.cluster import Capacity, Drain, Node
 from weft.domain.dependencies import Ends
 from weft.domain.failure import Failure
 from weft.domain.health import HealthRecord
@@ -181,6 +181,7 @@ def ask_of(row: Row) -> Ask:
     what = {"kind": AskKind(row["kind"]), "tune": tune, "scale": scale, "share": share, "update": update}
     what["entry"] = row["entry"] and _ENTRY.decode(row["entry"])
     what["why"] = row["why"] and _CAUSE.decode(row["why"])
+    what["drain"] = row["drain"] and _DRAIN.decode(row["drain"])
     return Ask(**{**row, **what})
 
 
@@ -302,7 +303,7 @@ def node_of(row: Row) -> Node:
         runtime=row["runtime"],
         not_enforced=tuple(msgspec.json.decode(row["not_enforced"], type=list[str])),
         ready=row["ready"],
-        drained=row["drained"],
+        drain=None if row["drain"] is None else _DRAIN.decode(row["drain"]),
         seen_at=row["seen_at"],
         rack=row["rack"],
         health=msgspec.json.decode(row["health"], type=tuple[HealthRecord, ...]),
@@ -341,6 +342,7 @@ def envelope_of(row: Row) -> Envelope:
 
 _SPEC = TolerantDecoder(JobSpec)
 _CAUSE = TolerantDecoder(Cause)
+_DRAIN = TolerantDecoder(Drain)
 _TUNE = TolerantDecoder(Tune)
 _POINTS = TolerantDecoder(tuple[CurvePoint, ...])
 _GANG_POINTS = TolerantDecoder(tuple[GangPoint, ...])

@@ -51,7 +51,11 @@ _ACT = {
         priority="change a job's priority",
         scale="change a job's size: JOB worker=4",
         share="change a running job's share of a GPU: JOB --request 0.5",
-        drain="give a node no new jobs",
+    ),
+    **_commands(
+        "cluster.draining",
+        cordon="give a node no new jobs",
+        drain="give a node no new jobs; --evict stops what runs there",
         resume="let a drained node take jobs again",
     ),
     **_commands("cluster.health", gpu="have a sick GPU used again: gpu return NODE GPU"),

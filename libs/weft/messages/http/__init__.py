@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from weft.domain.arrays import Indices
-from weft.domain.cluster import Capacity
+from weft.domain.cluster import Capacity, Drain
 from weft.domain.dependencies import After
 from weft.domain.health import HealthRecord
 from weft.domain.job import Cause, JobState, Loan, Placement
@@ -382,7 +382,8 @@ class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `silent_seconds`: for how long it has not reported, if that is longer than usual and it does not count as lost.
     `volumes`: those that it offers to the reader's tenant; administrators see all.
     `health`: the state of the node itself, if it was ever sick. `spare`: it is kept for gangs whose hardware failed.
-    `topology`: the links between its GPUs; None: not known, so that all of them count as equally near.
+    `topology`: the links between its GPUs; None: not known, so that all of them count as equally near. `drain`: why,
+    and until when, it takes no new work, if somebody said so.
     """
 
     id: str
@@ -406,6 +407,7 @@ class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     health: HealthRecord | None = None
     topology: Topology | None = None
     spare: bool = False
+    drain: Drain | None = None
 
 
 class NodesView(Struct, frozen=True, kw_only=True):

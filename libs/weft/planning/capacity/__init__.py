@@ -507,5 +507,5 @@ def empty_capacity(nodes: Iterable[Node]) -> FreeCapacity:
     """The room if all of `nodes` were empty and open."""
     free_capacity = FreeCapacity()
     for node in nodes:
-        free_capacity.add(structs.replace(node, ready=True, drained=False, health=()))
+        free_capacity.add(structs.replace(node, ready=True, drain=None, health=()))
     return free_capacity

@@ -328,7 +328,7 @@ class PoolToCome(LookAhead):
     def with_resumed(self, node_id: str) -> "PoolToCome":
         """The pool with this drained node open again: jobs may be ahead that could not fit without it."""
         return PoolToCome(
-            [structs.replace(node, drained=False) if node.id == node_id else node for node in self.nodes],
+            [structs.replace(node, drain=None) if node.id == node_id else node for node in self.nodes],
             self.holding,
             self.queued,
             now=self.now,

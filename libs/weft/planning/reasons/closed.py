@@ -20,7 +20,7 @@ def why_closed(node: Node) -> str:
         return "is lost"
     if not node.drained and node.own_health is not None and node.own_health.closed:
         return f"is {node.own_health.state}: {node.own_health.sentence} (`weft health {node.id}`)"
-    return f"is drained (`weft resume {node.id}`)" if node.drained else "takes no work now"
+    return f"is drained{node.drain.text} (`weft resume {node.id}`)" if node.drain else "takes no work now"
 
 
 def closed_with_room(free_capacity: FreeCapacity, request: Request) -> list[NodeCapacity]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct, structs
 
 from weft.domain.checkpoints import lost_seconds
-from weft.domain.cluster import Node
+from weft.domain.cluster import Drain, Node
 from weft.domain.job import Allocation, CauseCode, Job, JobState
 from weft.domain.quotas import Quota
 from weft.domain.spec import JobSpec
@@ -141,7 +141,7 @@ def supposed(present: Present, what: Supposition) -> Present:
         raise ValueError(f"drain: there is no node {unknown[0]}")
     if what.add_nodes and not present.nodes:
         raise ValueError("add_nodes: there is no node yet that new ones could be like")
-    nodes = [structs.replace(node, drained=True) if node.id in what.drain else node for node in present.nodes]
+    nodes = [structs.replace(node, drain=Drain()) if node.id in what.drain else node for node in present.nodes]
     return structs.replace(
         present,
         nodes=(*nodes, *_like_most(present.nodes, what.add_nodes)),
@@ -189,6 +189,5 @@ def _like_most(nodes: Sequence[Node], count: int) -> list[Node]:
         kinds.setdefault((models, node.capacity.cpus, node.capacity.memory), []).append(node)
     alike = max(kinds.values(), key=len, default=[])
     return [
-        structs.replace(alike[0], id=f"{SUPPOSED}node-{number + 1}", ready=True, drained=False)
-        for number in range(count)
+        structs.replace(alike[0], id=f"{SUPPOSED}node-{number + 1}", ready=True, drain=None) for number in range(count)
     ]

@@ -40,7 +40,7 @@ class PostgresNodes:
             as_text(node.runtime),
             as_json(node.not_enforced),
             node.ready,
-            node.drained,
+            None if node.drain is None else as_json(node.drain),
             node.seen_at,
             event,
             as_text(cause),

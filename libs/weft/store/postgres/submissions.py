@@ -9,6 +9,7 @@ import asyncpg
 import msgspec
 from msgspec import Struct
 
+from weft.domain.cluster import Drain
 from weft.domain.lease import Lease
 from weft.domain.spec import JobSpec
 from weft.domain.tenants import Allowance, Use, full, too_large
@@ -178,6 +179,7 @@ class PostgresAsks:
         update: Update | None = None,
         entry: Entrance | None = None,
         gpu: int | None = None,
+        drain: Drain | None = None,
         who: str = "",
         adds_bytes: int = 0,
         allowance: Allowance | None = None,
@@ -187,7 +189,8 @@ class PostgresAsks:
         size = max(adds_bytes, size)
         most = None if allowance is None else allowance.spec_bytes_max
         bounded = (size, most, ASKS_BYTES_MAX if size > LARGE_ASK_BYTES else None)
-        row = await self.asking.row("ask", kind, pool, subject_id, tenant, priority, at, *what, *bounded, gpu, who)
+        out = None if drain is None else as_json(drain)
+        row = await self.asking.row("ask", kind, pool, subject_id, tenant, priority, at, *what, *bounded, gpu, who, out)
         assert row is not None, "what is used is always told"
         if allowance is not None and not row["asked"]:
             used = Use(spec_bytes=row["bytes"])

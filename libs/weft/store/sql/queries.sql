@@ -121,9 +121,9 @@ WITH used AS MATERIALIZED (
     SELECT COALESCE(sum(bytes), 0)::bigint AS waiting FROM asks
      WHERE tenant = $4 AND bytes > 0 AND $12 IS NOT NULL AND $13::bigint IS NOT NULL
 ), asked AS (
-    INSERT INTO asks (kind, pool, subject_id, tenant, priority, at, scale, share, update, entry, bytes, gpu, who)
+    INSERT INTO asks (kind, pool, subject_id, tenant, priority, at, scale, share, update, entry, bytes, gpu, who, drain)
     SELECT $1, $2, $3, $4, $5, to_timestamp($6::float8), $7::text::jsonb, $8::text::jsonb, $9::text::jsonb,
-           $10::text::jsonb, $11::bigint, $14::integer, $15::text
+           $10::text::jsonb, $11::bigint, $14::integer, $15::text, $16::text::jsonb
       FROM used, waits
      WHERE $11 = 0 OR $12 IS NULL OR (used.bytes + $11 <= $12 AND ($13 IS NULL OR waiting < $13))
     RETURNING 1
@@ -641,7 +641,7 @@ SELECT count(*) AS count FROM gone;
 SELECT policy, preemption_after, spares FROM policies WHERE pool = $1;
 
 -- name: nodes
-SELECT id, pool, address, capacity, runtime, not_enforced, ready, drained,
+SELECT id, pool, address, capacity, runtime, not_enforced, ready, drain,
        extract(epoch FROM seen_at)::float8 AS seen_at, rack, health
   FROM nodes WHERE $1::text IS NULL OR pool = $1 ORDER BY id;
 
@@ -982,7 +982,7 @@ SELECT wanted.id, counted.*
 
 -- name: asks
 SELECT id, kind, subject_id, tenant, priority, extract(epoch FROM at)::float8 AS at, tune::text AS tune, scale::text AS scale,
-       share::text AS share, update::text AS update, entry::text AS entry, why::text AS why, gpu, who
+       share::text AS share, update::text AS update, entry::text AS entry, why::text AS why, gpu, who, drain::text AS drain
   FROM asks_within($1, $2, $3) WITH ORDINALITY
  ORDER BY ordinality;
 
@@ -1051,11 +1051,11 @@ WITH held AS (
     SELECT must_have_loaded_last($1, $2, $3, $18)
 ), saved AS (
     INSERT INTO nodes AS node
-           (id, pool, address, capacity, runtime, not_enforced, ready, drained, version, seen_at, rack, health)
-    SELECT $4, $5, $6, $7::jsonb, $8, $9::jsonb, $10, $11, 1, to_timestamp($12::float8), $17, $19::jsonb FROM held
+           (id, pool, address, capacity, runtime, not_enforced, ready, drain, version, seen_at, rack, health)
+    SELECT $4, $5, $6, $7::jsonb, $8, $9::jsonb, $10, $11::jsonb, 1, to_timestamp($12::float8), $17, $19::jsonb FROM held
     ON CONFLICT (id) DO UPDATE SET
         pool = excluded.pool, address = excluded.address, capacity = excluded.capacity, runtime = excluded.runtime,
-        not_enforced = excluded.not_enforced, ready = excluded.ready, drained = excluded.drained,
+        not_enforced = excluded.not_enforced, ready = excluded.ready, drain = excluded.drain,
         version = node.version + ($13::text <> '')::integer, -- it counts the events of the node, so that readers miss none
         seen_at = excluded.seen_at, rack = excluded.rack, health = excluded.health
     RETURNING *
@@ -1064,7 +1064,7 @@ WITH held AS (
 ), told AS (
     INSERT INTO events (topic, event, subject_id, version, at, data)
     SELECT 'nodes', $13::text, id, version, to_timestamp($16::float8), jsonb_build_object(
-               'node_id', id, 'pool', pool, 'address', address, 'ready', ready, 'drained', drained,
+               'node_id', id, 'pool', pool, 'address', address, 'ready', ready, 'drained', drain IS NOT NULL,
                'runtime', runtime, 'capacity', capacity, 'version', version, 'sentence', $14::text)
       FROM saved WHERE $13::text <> ''
  RETURNING {outgoing}
@@ -1079,7 +1079,7 @@ WITH held AS (
 ), told AS (
     INSERT INTO events (topic, event, subject_id, version, at, data)
     SELECT 'nodes', 'removed', id, version + 1, to_timestamp($6::float8), jsonb_build_object(
-               'node_id', id, 'pool', pool, 'address', address, 'ready', ready, 'drained', drained,
+               'node_id', id, 'pool', pool, 'address', address, 'ready', ready, 'drained', drain IS NOT NULL,
                'runtime', runtime, 'capacity', capacity, 'version', version + 1, 'sentence', $5::text)
       FROM gone
  RETURNING {outgoing}

@@ -1,4 +1,4 @@
-"""What a person may ask of one job or of nodes: priority, scale, share, drain, resume."""
+"""Changes of one job that a person asks for: priority, scale, share."""
 
 import argparse
 import asyncio
@@ -28,8 +28,6 @@ _SHARE = (
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    _add(commands, "drain", drain, "NODE", "give nodes no new jobs; what runs there goes on")
-    _add(commands, "resume", resume, "NODE", "let drained nodes take jobs again")
     parser = commands.add_parser("priority", help="change a job's priority")
     parser.add_argument("job", metavar="JOB", help="its id, or its name if only one open job has it")
     parser.add_argument("priority", type=int, metavar="N", help="-1000 to 1000; higher goes first")
@@ -49,32 +47,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.set_defaults(func=share)
 
 
-Act = Callable[[argparse.Namespace], Awaitable[int]]
 Ask = Callable[[Client, str], Awaitable[Accepted | ArrayAsked]]
-
-
-def _add(
-    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, act: Act, what: str, summary: str
-) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=summary, description=summary)
-    parser.add_argument("ids", nargs="+", metavar=what)
-    connection.options(parser)
-    parser.set_defaults(func=act)
-    return parser
-
-
-async def drain(args: argparse.Namespace) -> int:
-    async def one(client: Client, node: str) -> Accepted:
-        return await client.drain(node)
-
-    return await _each(args, one, "{id} takes no new jobs")
-
-
-async def resume(args: argparse.Namespace) -> int:
-    async def one(client: Client, node: str) -> Accepted:
-        return await client.resume(node)
-
-    return await _each(args, one, "{id} takes jobs again")
 
 
 async def priority(args: argparse.Namespace) -> int:
@@ -153,11 +126,6 @@ async def named_job(client: Client, wanted: str) -> str | None:
     if still_open:
         return still_open[0]
     return wanted if named else None
-
-
-async def _each(args: argparse.Namespace, one: Ask, sentence: str) -> int:
-    async with connection.connected(args) as client:
-        return await each(client, args, args.ids, one, sentence)
 
 
 async def each(

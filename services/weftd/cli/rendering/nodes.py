@@ -137,7 +137,7 @@ def node_state(node: NodeView) -> Text:
         drained = ", drained" if node.drained else ""
         return Text(f"silent {span(node.silent_seconds)}{drained}", "yellow")
     if node.drained:
-        return Text("drained", "yellow")
+        return Text(clean(f"drained{'' if node.drain is None else node.drain.text}"), "yellow")
     sick = [each for each in (node.health, *(gpu.health for gpu in node.gpus)) if each is not None and not each.well]
     if node.health is not None and not node.health.well:
         return Text(str(node.health.state), health_style(node.health))

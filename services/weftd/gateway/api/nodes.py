@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from weft.domain.cluster import GPUS_MAX, Node
+from weft.domain.cluster import GPUS_MAX, Drain, Node
 from weft.domain.job import Job
 from weft.health.spares import spare_nodes
 from weft.messages.asks import AskKind
@@ -21,6 +21,9 @@ from weftd.gateway.http.route import ACCEPTED, Audience, Call, NoQuery, RouteAns
 from weftd.gateway.readmodel.past import Past, PastQuery, moment_of, past_of
 from weftd.gateway.readmodel.views import cluster_view, node_views, with_reasons
 from weftd.gateway.readmodel.visibility import seen_of
+
+PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
+UNTIL_MAX = 253402300799.0  # the end of the year 9999
 
 
 @operation(
@@ -80,9 +83,27 @@ async def _past(gateway: Gateway, who: Access, moment: Moment) -> Past:
     return past
 
 
-@operation("POST /v1/nodes/{node}/drain", "cluster", "Give a node no new work", who=Audience.OPERATOR, answers=ACCEPTED)
-async def drain(call: Call[NoQuery]) -> web.StreamResponse:
-    return await _ask(call, AskKind.DRAIN)
+class DrainQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    reason: Annotated[str, Meta(max_length=200, pattern=PRINTABLE, description="Why, as people read it.")] = ""
+    until: Annotated[float, Meta(ge=0, le=UNTIL_MAX, description="Its end, in Unix seconds.")] | None = None
+    evict: Annotated[bool, Meta(description="1: what runs there goes elsewhere, charged with no try.")] = False
+
+
+@operation(
+    "POST /v1/nodes/{node}/drain",
+    "cluster",
+    "Give a node no new work",
+    description="What runs there goes on, unless `evict` is given: a service leaves replica by replica, each once the"
+    " others run. A drain of a drained node replaces what was said before.",
+    who=Audience.OPERATOR,
+    answers=ACCEPTED,
+    example="?reason=new%20memory&evict=1",
+)
+async def drain(call: Call[DrainQuery]) -> web.StreamResponse:
+    query = call.query
+    if query.until is not None and query.until <= call.gateway.now():
+        raise RejectedError(400, "until", "must be a time to come")
+    return await _ask(call, AskKind.DRAIN, drain=Drain(reason=query.reason, until=query.until, evicts=query.evict))
 
 
 @operation(
@@ -111,11 +132,20 @@ async def give_back(call: Call[ReturnQuery]) -> web.StreamResponse:
     return await _ask(call, AskKind.RETURN, gpu=gpu)
 
 
-async def _ask(call: Call[Any], kind: AskKind, *, gpu: int | None = None) -> web.StreamResponse:
+async def _ask(
+    call: Call[Any], kind: AskKind, *, gpu: int | None = None, drain: Drain | None = None
+) -> web.StreamResponse:
     gateway = call.gateway
     node = await gateway.node(call.path("node"))
     await gateway.store.ask(
-        kind, subject_id=node.id, pool=node.pool, tenant=call.who.tenant, at=gateway.now(), gpu=gpu, who=call.who.named
+        kind,
+        subject_id=node.id,
+        pool=node.pool,
+        tenant=call.who.tenant,
+        at=gateway.now(),
+        gpu=gpu,
+        drain=drain,
+        who=call.who.named,
     )
     gateway.wakeups.asked(node.pool)
     state = "drained" if node.drained else "ready" if node.ready else "lost"

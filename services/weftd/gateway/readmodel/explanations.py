@@ -132,7 +132,7 @@ async def _with_drains(store: GatewayStore, closed: tuple[ClosedSeen, ...], who:
 
 
 def _drained_by(event: Event) -> str:
-    return msgspec.json.decode(event.data, type=_NodeTold).sentence.partition("drained by ")[2]
+    return msgspec.json.decode(event.data, type=_NodeTold).sentence.rpartition(" by ")[2]
 
 
 async def _stopped_for(store: GatewayStore, job: Job) -> Cause | None:

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from weft.domain.cluster import Node
+from weft.domain.cluster import Drain, Node
 from weft.domain.job import Job, JobEvent, JobState, Revision, Step, after
 from weft.messages.events import Event, RevisionTold
 from weft.messages.http import EventData
@@ -145,7 +145,7 @@ def _node(event: Event) -> Node:
         capacity=data.capacity,
         runtime=data.runtime,
         ready=bool(data.ready),
-        drained=bool(data.drained),
+        drain=Drain() if data.drained else None,
         seen_at=event.at,
     )
 

@@ -192,6 +192,7 @@ def _node_view(
         runtime=node.runtime,
         ready=node.ready,
         drained=node.drained,
+        drain=node.drain,
         seen_at=node.seen_at,
         cpus=node.capacity.cpus,
         cpus_allocated=sum(allocation.cpus for _, allocation in held),

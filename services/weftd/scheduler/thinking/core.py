@@ -27,7 +27,17 @@ from weft.planning.reasons.refusals import never_fits
 from weft.planning.resource_request import ResourceRequest, resource_request_of_job
 from weftd.scheduler.thinking.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, carried, for_ranks, key_of
 from weftd.scheduler.thinking.core_settings import Settings
-from weftd.scheduler.thinking.decide import health, inactivity, lifecycle, serving, sharing, sizing, tuning, updating
+from weftd.scheduler.thinking.decide import (
+    draining,
+    health,
+    inactivity,
+    lifecycle,
+    serving,
+    sharing,
+    sizing,
+    tuning,
+    updating,
+)
 from weftd.scheduler.thinking.decide.leader_warmup import LeaderWarmup
 from weftd.scheduler.thinking.decide.loans import Loans
 from weftd.scheduler.thinking.decide.migration import Migration
@@ -169,7 +179,7 @@ class Scheduler:
             capacity=report.capacity,
             runtime=report.runtime,
             not_enforced=self._not_enforced(report),
-            drained=known.drained if known else False,
+            drain=known.drain if known else None,
             seen_at=now,
             rack=report.rack,
             health=known.health if known else (),
@@ -195,7 +205,7 @@ class Scheduler:
     def ask(self, ask: Ask, now: float, *, job: Job | None = None) -> list[Step]:
         """The steps that an ask leads to; none if it is done already. `job`: a final one, as the core keeps none."""
         if ask.kind in (AskKind.DRAIN, AskKind.RESUME):
-            self._drain(ask, drained=ask.kind is AskKind.DRAIN, now=now)
+            draining.drain(self.cluster_state, ask, now)
             return []
         if ask.kind is AskKind.RETURN:
             health.give_back(self.cluster_state, ask, now, self.settings.health)
@@ -234,14 +244,6 @@ class Scheduler:
             case _:
                 return []
 
-    def _drain(self, ask: Ask, *, drained: bool, now: float) -> None:
-        node = self.cluster_state.pool.nodes.get(ask.subject_id)
-        if node is None or node.drained == drained:
-            return
-        event = "drained" if drained else "resumed"
-        node = structs.replace(node, drained=drained, seen_at=self.cluster_state.pool.heard[node.id])
-        self.cluster_state.change_node(node, event, f"{event} by {ask.by}", at=now, ask=ask.id)
-
     # decisions
 
     def follow(self, report: NodeReported, now: float) -> list[Step]:
@@ -266,6 +268,7 @@ class Scheduler:
         if now >= self._deadlines_at + DEADLINES_SECONDS:
             self._deadlines_at = now
             steps += self._deadlines(now)
+            steps += draining.decide(self.cluster_state, now)
             steps += self._remove_nodes(now)
         steps += self._put_back(now)
         self._not_yet = self._leader_warmup.why_not_yet(now, unheard=len(self.cluster_state.pool.unheard))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tests.support.doubles.store.leases import MemoryLeases
 from tests.support.doubles.store.times import micro
+from weft.domain.cluster import Drain
 from weft.domain.job import Cause
 from weft.domain.lease import Lease
 from weft.domain.tenants import Allowance, Use, too_large
@@ -45,6 +46,7 @@ class MemoryAsks(MemoryLeases):
         update: Update | None = None,
         entry: Entrance | None = None,
         gpu: int | None = None,
+        drain: Drain | None = None,
         who: str = "",
         adds_bytes: int = 0,
         allowance: Allowance | None = None,
@@ -70,6 +72,7 @@ class MemoryAsks(MemoryLeases):
             update=update,
             entry=entry,
             gpu=gpu,
+            drain=drain,
             who=who,
         )
         self._ask_bytes[ask_id] = size
@@ -120,6 +123,7 @@ class MemoryAsks(MemoryLeases):
         entry: Entrance | None = None,
         why: Cause | None = None,
         gpu: int | None = None,
+        drain: Drain | None = None,
         who: str = "",
     ) -> int:
         self._ask_id = max(self._ask_id + 1, int(at * 1e6) * 1000)
@@ -137,6 +141,7 @@ class MemoryAsks(MemoryLeases):
             entry=entry,
             why=why,
             gpu=gpu,
+            drain=drain,
             who=who,
         )
         self._asks[ask.id] = (pool, ask)

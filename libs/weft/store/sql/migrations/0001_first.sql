@@ -71,6 +71,7 @@ CREATE TABLE asks (
     update     jsonb,
     entry      jsonb,   -- with the kind enter
     why        jsonb,   -- of a cancel that no user asked for
+    drain      jsonb CHECK (drain IS NULL OR kind = 'drain'),
     gpu        integer CHECK (gpu IS NULL OR kind = 'return'),   -- NULL: the node and all of its GPUs
     bytes      bigint NOT NULL DEFAULT 0 CHECK (bytes >= 0),   -- of what its tenant may have, while it waits and once done
     CONSTRAINT asks_tune_check CHECK ((kind = 'tune') = (tune IS NOT NULL)),
@@ -330,7 +331,7 @@ CREATE TABLE nodes (
     runtime      text NOT NULL,
     not_enforced jsonb NOT NULL,
     ready        boolean NOT NULL,
-    drained      boolean NOT NULL,
+    drain        jsonb,   -- NULL: it takes new work
     version      integer NOT NULL,
     seen_at      timestamptz NOT NULL,
     rack         text NOT NULL DEFAULT '',

@@ -26,6 +26,7 @@ _NOT_ITS_FAULT = frozenset(
         _C.MOVED,
         _C.PARTITIONED,
         _C.NODE_LOST,
+        _C.NODE_DRAINED,
         _C.GPU_FAILED,
         _C.REQUEUE_ASKED,
         _C.NODE_STOPPED,
