@@ -18,8 +18,8 @@ ROUNDING = 1e-9
 
 
 class TargetSize(Struct, frozen=True, kw_only=True):
-    """A job with the size, the level and the model that it is to have. `changed`: it does not stay as it is, even at
-    this size. `anew`: all replicas restart, on servers that suit the new size."""
+    """A job with the size, the level and the model that it is to have. `changed`: some server gets another number
+    of its replicas, even if their sum stays. `anew`: all of its replicas restart, on servers that suit the new size."""
 
     job: ElasticJob
     size: int

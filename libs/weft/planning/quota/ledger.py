@@ -17,8 +17,8 @@ _NOTHING: Amounts = {}
 
 
 class TenantHolds(Struct, frozen=True):
-    """What a job holds. `since`: when it began to; `preemptible`: whether it can be told to give it back; `core`: what
-    it cannot do without, None: all of it."""
+    """The GPUs that a job holds, in millis by model (`amounts`), since the time `since`. `preemptible`: the job can be
+    told to give them back. `core`: the part without which the job stops; None: all of `amounts`."""
 
     tenant: str
     amounts: Amounts
