@@ -107,7 +107,7 @@ def elastic() -> JobSpec:
 
     Its pieces of work take time but no processor, which the other jobs need.
     """
-    made = spec("elastic", program("elastic"), gpus=1, preemptible=True)
+    made = spec("elastic", program("elastic", "--after", str(ELASTIC_RANKS)), gpus=1, preemptible=True)
     replicas = Replicas(min=1, want=ELASTIC_RANKS, max=ELASTIC_RANKS)
     roles = {"worker": structs.replace(made.roles["worker"], replicas=replicas)}
     return structs.replace(made, roles=roles, resize=ResizeRules(how=ResizeHow.LIVE))

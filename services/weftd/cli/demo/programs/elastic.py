@@ -72,7 +72,7 @@ def lead(port: int, args: argparse.Namespace) -> int:
 def is_over(seen: int, most: int, args: argparse.Namespace) -> bool:
     """Return True if the ranks that are there, of the most that there were, end the work."""
     up_to, down_to = int(args.up_to or 0), int(args.down_to or most)
-    return seen >= up_to if up_to else seen < most and seen <= down_to
+    return seen >= up_to if up_to else seen < most and seen <= down_to and most >= int(args.after or 0)
 
 
 def follow(address: str, port: int) -> int:
@@ -96,6 +96,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--up-to", type=int, metavar="N", help="end once there are N ranks")
     parser.add_argument("--down-to", type=int, metavar="N", help="end once there are N ranks, after there were more")
+    parser.add_argument("--after", type=int, metavar="N", help="end no sooner than after there were N ranks")
     parser.add_argument("--linger", type=float, default=0.0, metavar="SECONDS", help="go on for so long before the end")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # a rank that has to leave may go at any time
