@@ -125,6 +125,14 @@ def test_a_job_that_owns_what_it_cannot_do_without_is_not_stopped_but_gives_back
     assert not protected(ledger, "guest", whole), "it would not come first once it was stopped"
 
 
+def test_what_a_member_owns_counts_before_what_others_of_its_group_borrow_of_each_other() -> None:
+    ledger = Ledger([group("lab", 4), quota("vision", 2, group="lab"), quota("speech", 2, group="lab")])
+    ledger.hold("j-1", held("speech", 4, 0.0))
+    ledger.hold("j-2", TenantHolds("vision", {ALL: 3}, 1.0, True, core={ALL: 2}))
+    lab = ledger.tree.path("vision")[1]
+    assert ledger.owned(lab, core=True) == {"j-2"}, "the lab owns no more than it is guaranteed"
+
+
 def test_a_borrower_keeps_its_gpus_for_the_guaranteed_time_and_for_ever_if_it_cannot_be_stopped() -> None:
     ledger = Ledger([quota("vision", 4)])
     ledger.hold("j-1", held("speech", 4, 100.0))

@@ -182,28 +182,38 @@ class Ledger:
         found: dict[Key, _Owned] = {}
         for key, (_, branch) in sorted(branches.items(), key=lambda one: one[1][0]):  # members before their group
             members = [found[member] for member in below.get(key, ())]
+            whole: set[str] = set().union(*(one.whole for one in members))
+            core: set[str] = set().union(*(one.core for one in members))
             taken: Amounts = {}
-            parts: list[frozenset[str]] = []
-            for core, theirs in ((False, [one.whole for one in members]), (True, [one.core for one in members])):
-                before: set[str] = set().union(*parts)
-                own: set[str] = set().union(*theirs) - before
+            for own, is_core in ((whole, False), (core, True)):
                 for job_id in own:
-                    _add(taken, self.jobs[job_id].part(core=core), 1)
-                for job_id in under[key]:
-                    if job_id in own or job_id in before:
-                        continue
-                    amounts = self.jobs[job_id].part(core=core)
-                    if all(taken.get(line, 0) + more <= branch.guarantee(line) for line, more in amounts.items()):
-                        own.add(job_id)
-                        _add(taken, amounts, 1)
-                parts.append(frozenset(own))
-            found[key] = _Owned(*parts)
+                    _add(taken, self.jobs[job_id].part(core=is_core), 1)
+            for job_id in under[key]:
+                if job_id not in whole:
+                    held = self.jobs[job_id]
+                    more = dict(held.amounts)
+                    _add(more, held.part(core=True) if job_id in core else {}, -1)
+                    if _fits(branch, taken, more):
+                        whole.add(job_id)
+                        _add(taken, more, 1)
+            core -= whole
+            for job_id in under[key]:
+                if job_id not in whole and job_id not in core:
+                    least = self.jobs[job_id].part(core=True)
+                    if _fits(branch, taken, least):
+                        core.add(job_id)
+                        _add(taken, least, 1)
+            found[key] = _Owned(frozenset(whole), frozenset(core))
         return found
 
     def _count(self, held: TenantHolds, sign: int) -> None:
         self.changes += 1
         for branch in self.tree.path(held.tenant):
             _add(self._use.setdefault(branch.key, {}), held.amounts, sign)
+
+
+def _fits(branch: Branch, taken: Amounts, more: Amounts) -> bool:
+    return all(taken.get(line, 0) + amount <= branch.guarantee(line) for line, amount in more.items())
 
 
 def _add(to: Amounts, amounts: Amounts, sign: int) -> None:
