@@ -177,7 +177,7 @@ async def test_a_stop_goes_on_under_the_next_executor(rig: Rig) -> None:
 
 async def test_a_stop_is_not_forgotten_with_the_executor_that_asked(rig: Rig) -> None:
     first = "trap 'echo first; sleep 1; exit 4' TERM"
-    asked = rig.shell(("sh", "-c", f"(trap - TERM; {TRAIN}) & {first}; while :; do sleep 0.05; done"))
+    asked = rig.shell(("sh", "-c", f"{first}; (trap - TERM; {TRAIN}) & while :; do sleep 0.05; done"))
     key = RunKey.of(asked)
     await rig.runtime.start(asked)
     await logged(rig.runtime, key, b"up")
