@@ -17,7 +17,7 @@ from weft.planning.eta.learnt import Lasted, kinds_of, learn
 from weft.planning.eta.sooner import Advised
 from weft.planning.eta.starts import QUEUE_MAX, PoolToCome
 from weft.planning.eta.told import end_of, ends_of, to_come
-from weft.planning.surplus import STARVED_SECONDS
+from weft.planning.surplus import STARVED_SECONDS, with_extras
 
 NOW = 1000.0
 
@@ -382,3 +382,18 @@ def test_a_job_that_will_grow_onto_idle_gpus_is_expected_to_end_sooner() -> None
     assert grows.latest is not None
     assert stays.earliest is not None
     assert grows.latest < NOW + 600 < stays.earliest
+
+
+def test_a_job_that_will_grow_onto_ranks_that_another_was_offered_is_looked_ahead() -> None:
+    """It runs below its size, and no GPU is free: two ranks of another are beyond what that one should have."""
+    begun = {"placed_at": 500.0, "started_at": 500.0, "since": 500.0}
+    sizes = {"resize": {"how": "live"}, "priority": 1}
+    lender = {"role": {"replicas": {"min": 1, "want": 1, "max": 3}}, **sizes}
+    grower = {"role": {"replicas": {"min": 1, "want": 2, "max": 2}}, **sizes}
+    held = placement(*(("node-1", gpu) for gpu in range(3)))
+    held = structs.replace(held, allocations=with_extras(held.allocations, {"worker": 1}))
+    lends = job("j-1", gpus=1, state=JobState.RUNNING, placement=held, spec=lender, **begun)
+    grows = job("j-2", gpus=1, state=JobState.RUNNING, placement=placement(("node-1", 3)), spec=grower, **begun)
+    waits = job("j-3", seq=3, gpus=4, not_before=NOW + 100)
+    eta, _ = told(waits, lends, grows, durations=lasted(grows, *([2000.0] * 20)))
+    assert eta.latest is not None

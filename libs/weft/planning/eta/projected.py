@@ -248,6 +248,8 @@ class ProjectedCluster:
         return leaving
 
     def takes_surplus_at(self, job_id: str) -> int | None:
+        if (run := self.runs.get(job_id)) is not None:  # it runs, and grows
+            return None if run.standing is None else run.standing.priority
         one = self.waiting[job_id]
         return None if one.asked.is_service or not self.space.is_exact else one.standing.priority
 
