@@ -260,6 +260,8 @@ class Trouble:
         self._cluster.later(self._some(1.0, 30.0), self._ordinary)
 
     def _ordinary(self) -> None:
+        if self._healed:
+            return
         self._cluster.network.quality = self._ordinary_network
         self._cluster.database.quality = self._ordinary_store
 
