@@ -18,10 +18,12 @@ from weft.domain.job import Allocation, Cause, CauseCode, Job, JobChange, JobEve
 from weft.domain.lease import Lease
 from weft.messages.connection import Connection
 from weft.messages.nodes import EndReason, NodeDesired, NodeReported, RunSeen
+from weft.planning import replicas
 from weft.planning.capacity import FreeCapacity
 from weft.planning.eta import starts
 from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.reasons import explain
+from weft.planning.replicas import Exchange, RunningService
 from weft.planning.resource_request import ResourceRequest
 from weft.store import RelayStore
 from weftd.executor import service as executor_service
@@ -29,7 +31,7 @@ from weftd.executor.runs import Run, RunKey
 from weftd.executor.thinking.core import Action, Reconciler, Remove
 from weftd.scheduler import leadership
 from weftd.scheduler.outbox import OutboxPublisher
-from weftd.scheduler.thinking.decide import lifecycle, updating, waiting
+from weftd.scheduler.thinking.decide import lifecycle, waiting
 from weftd.scheduler.thinking.peers import Bond, Peers
 from weftd.scheduler.thinking.state import runs as scheduler_runs
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
@@ -131,25 +133,24 @@ def never_released(cluster_state: ClusterState, job: Job, now: float) -> list[St
     return []
 
 
-_plan = updating.plan
+_exchange = replicas.exchange
 
 
-def never_again(job: Job, ready: frozenset[int]) -> updating.Exchange:
+def never_again(service: RunningService) -> Exchange:
     """A replica of a service that ended is not started again."""
-    return structs.replace(_plan(job, ready), join=0)
+    return structs.replace(_exchange(service), join=0)
 
 
-def never_replaced(job: Job, ready: frozenset[int]) -> updating.Exchange:
+def never_replaced(service: RunningService) -> Exchange:
     """Replicas of an earlier revision stay."""
-    assert job.placement is not None
-    planned = _plan(job, ready)
-    return structs.replace(planned, leave=tuple(one for one in planned.leave if one.revision == job.revision))
+    planned = _exchange(service)
+    return structs.replace(planned, leave=tuple(one for one in planned.leave if one.revision == service.revision))
 
 
-def all_at_once(job: Job, ready: frozenset[int]) -> updating.Exchange:
+def all_at_once(service: RunningService) -> Exchange:
     """An update begins all new replicas beside all old ones."""
-    planned = _plan(job, ready)
-    return structs.replace(planned, join=sum(job.wanted.values())) if planned.replaces and planned.join else planned
+    planned = _exchange(service)
+    return structs.replace(planned, join=service.wanted) if planned.replaces and planned.join else planned
 
 
 def held_of_the_present(placement: Placement, following: Placement) -> tuple[Allocation, ...]:

@@ -23,12 +23,13 @@ from weft.domain import job
 from weft.domain.job import CauseCode
 from weft.messages.asks import AskKind
 from weft.messages.nodes import EndReason
+from weft.planning import replicas
 from weft.planning.eta import starts
 from weft.planning.reasons import explain
 from weftd.executor.runs import RunKey
 from weftd.scheduler import service as scheduler_service
 from weftd.scheduler.thinking import core
-from weftd.scheduler.thinking.decide import lifecycle, tuning, updating
+from weftd.scheduler.thinking.decide import lifecycle, tuning
 from weftd.scheduler.thinking.state import pool
 
 ROOT = Path(__file__).parents[2]
@@ -89,16 +90,21 @@ def test_without_fencing_two_epochs_run_at_once_and_that_is_found() -> None:
 
 
 SCHEDULERS: dict[str, tuple[ModuleType | type, str, object, str]] = {
-    "a scheduler that starts no replica of a service again": (updating, "plan", mutants.never_again, "and should have"),
+    "a scheduler that starts no replica of a service again": (
+        replicas,
+        "exchange",
+        mutants.never_again,
+        "and should have",
+    ),
     "a scheduler that keeps what an update replaces": (
-        updating,
-        "plan",
+        replicas,
+        "exchange",
         mutants.never_replaced,
         "of an earlier revision than",
     ),
     "a scheduler that replaces all replicas of a service at once": (
-        updating,
-        "plan",
+        replicas,
+        "exchange",
         mutants.all_at_once,
         "out of range",
     ),

@@ -164,6 +164,20 @@ def test_without_room_for_one_more_an_old_replica_leaves_first() -> None:
     assert (revisions(w), least) == ([1, 1], 1)
 
 
+def test_an_update_without_room_goes_on_although_each_new_replica_takes_a_while_to_be_ready() -> None:
+    """It stood still for ever once the second new replica was ready: nothing else had changed since the last look."""
+    w = world(gpus=3)
+    running(w, service(want=3, image="chat:1"))
+    w.nodes["node-1"].becomes_ready = False
+    w.nodes["node-1"].ready |= set(runs(w))
+    w.update("j-1", image="chat:2")
+    for _ in range(4):
+        rounds(w)
+        w.nodes["node-1"].ready |= set(runs(w))
+    rounds(w)
+    assert revisions(w) == [1, 1, 1]
+
+
 def test_the_only_replica_is_not_given_up_for_an_update_without_room() -> None:
     w = world(gpus=1)
     running(w, service(want=1, image="chat:1"))

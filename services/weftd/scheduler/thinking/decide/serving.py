@@ -1,6 +1,6 @@
 """The life of a service: its replicas begin, become ready, fail and leave one by one, and the service goes on.
 
-`sizing.py` decides how many there should be and where; `updating.py` which of them are replaced by a newer revision.
+`weft.planning.replicas` decides which replicas join and leave, and where; `sizing.py` and `updating.py` carry it out.
 """
 
 from collections.abc import Collection, Sequence

@@ -1,10 +1,10 @@
 """Jobs that should have another size than they have: ranks join and leave, or the job restarts with the other size.
 
-`weft.planning.growth` decides which jobs grow, and where; `weft.planning.resizing` which ranks leave. docs/elastic.md
-describes how it works.
+`weft.planning.growth` decides which jobs grow, and where; `weft.planning.resizing` which ranks leave;
+`weft.planning.replicas` both for services. docs/elastic.md describes how it works.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
@@ -12,21 +12,19 @@ from weft.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, Step
 from weft.domain.sizes import how_resized, wrong_size
 from weft.domain.spec import ResizeHow
 from weft.messages.asks import Ask
-from weft.planning.borrowing import why_never_lends
 from weft.planning.finding import find
 from weft.planning.growth import GivesBack, Growth, Joins
-from weft.planning.jobs import asked_by, standing_of
+from weft.planning.jobs import asked_by
 from weft.planning.preemption import by_job
-from weft.planning.resizing import grow, shrink
-from weft.planning.resource_request import gpus_of, only_on, resource_request_of, resource_request_of_job
-from weftd.scheduler.thinking.decide import lifecycle, updating
+from weft.planning.replicas import Replicas
+from weft.planning.resizing import shrink
+from weft.planning.resource_request import gpus_of, only_on, resource_request_of_job
+from weftd.scheduler.thinking.decide import lifecycle
 from weftd.scheduler.thinking.decide.loans import pays_back
 from weftd.scheduler.thinking.decide.placing import following
 from weftd.scheduler.thinking.state.cluster import PoolNow, staying_after_restart
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
 from weftd.scheduler.thinking.state.replicas import named
-
-SERVICES_MAX = 128  # services that may grow in one cycle: their users wait
 
 
 def scale(cluster_state: ClusterState, ask: Ask, now: float) -> list[Step]:
@@ -55,13 +53,9 @@ class Sizing:
         self._cluster_state = cluster_state
         self._cluster = PoolNow(cluster_state, ())
         self._growth = Growth(self._cluster)
-        # By service that found no place, or job that found none on its new model: the growth count of the room, the
-        # closed nodes, its version.
+        self._replicas = Replicas(self._cluster)
+        # By job that found no place on its new model: the growth count of the room, the closed nodes, its version.
         self._tried: dict[str, tuple[int, tuple[str, ...], int]] = {}
-        self._last_service = 0  # the number of the service that was looked at last
-        # By running service that should have more replicas, how many of them found no place at the last look. What
-        # may be borrowed for them is decided by others.
-        self.short: dict[str, int] = {}
 
     def decide(self, now: float, *, closed: Sequence[str], ahead: str) -> list[Step]:
         """Steps of running jobs towards their size. `closed` nodes are kept for a waiting job; while `ahead`, a job
@@ -69,8 +63,7 @@ class Sizing:
         steps: list[Step] = []
         resize_candidates, jobs = self._cluster_state.resize_candidates, self._cluster_state.jobs
         if self._tried:
-            wanting = resize_candidates.serving | resize_candidates.changing
-            self._tried = {job_id: tried for job_id, tried in self._tried.items() if job_id in wanting}
+            self._tried = {one: tried for one, tried in self._tried.items() if one in resize_candidates.changing}
         steps += self.serve(now, closed=closed)
         for job in sorted((jobs[job_id] for job_id in resize_candidates.changing), key=lambda job: job.seq):
             steps += self._change_model(job, now, closed, ahead=ahead)
@@ -100,43 +93,25 @@ class Sizing:
             steps += lifecycle.give_up_ranks(self._cluster_state, held, ranks, cause, now)
         return steps
 
+    @property
+    def short(self) -> Mapping[str, int]:
+        """By running service that should have more replicas, how many of them found no place at the last look."""
+        return self._replicas.short
+
     def serve(self, now: float, *, closed: Sequence[str], ahead: str = "") -> list[Step]:
-        """Steps of running services towards their size and their newest revision. They do not wait behind jobs that
-        wait for room; nodes that are kept for such a job are closed to them, too. With `ahead`, a job that waits for
-        room, only services to which it would have to give way as soon as it ran."""
-        jobs, serving = self._cluster_state.jobs, self._cluster_state.resize_candidates.serving
-        self.short = {job_id: count for job_id, count in self.short.items() if job_id in serving}
-        if not serving:
+        """Steps of running services towards their size and their newest revision."""
+        if not self._cluster_state.resize_candidates.serving:
+            self._replicas.short.clear()
             return []
+        self._cluster.now = now
         steps: list[Step] = []
-        served = (jobs[job_id] for job_id in serving)
-        if ahead in jobs:
-            served = (job for job in served if self._would_give_way(jobs[ahead], job, now))
-        due = sorted(served, key=lambda job: (job.seq <= self._last_service, job.seq))
-        looked_at = 0
-        for job in due:
-            ready = self._ready(job, now)
-            wanted = updating.plan(job, ready)
-            if wanted.leave:
-                steps += self._told_to_leave(job, wanted.leave, now, replaces=wanted.replaces)
-                job = self._cluster_state.jobs[job.id]
-            if not wanted.join:
-                self.short.pop(job.id, None)
-            elif now >= job.not_before and looked_at < SERVICES_MAX:
-                looked_at += 1
-                self._last_service = job.seq
-                steps += self._more_replicas(job, wanted, ready, now, closed)
+        for change in self._replicas.decide(closed=closed, ahead=ahead):
+            job = self._cluster_state.jobs[change.job_id]
+            if isinstance(change, Joins):
+                steps += self._joined(job, change.place, now)
+            else:
+                steps += self._told_to_leave(job, change.ranks, now, replaces=change.replaces)
         return steps
-
-    def _would_give_way(self, waiting: Job, service: Job, now: float) -> bool:
-        order = self._cluster_state.waitlist.queue.order
-        if order.preempts is None or why_never_lends(waiting):
-            return False
-        return order.preempts(standing_of(service, now, order), standing_of(waiting, now, order))
-
-    def _ready(self, job: Job, now: float) -> frozenset[int]:
-        replicas = self._cluster_state.replicas.look(job, self._cluster_state.pool.runs, now)
-        return frozenset(rank for rank, one in replicas.items() if one.ready_at is not None)
 
     def _told_to_leave(self, job: Job, ranks: Sequence[Allocation], now: float, *, replaces: bool) -> list[Step]:
         assert job.placement is not None
@@ -149,42 +124,6 @@ class Sizing:
         code = CauseCode.REPLACED if replaces else CauseCode.SHRANK
         cause = pays_back(job, ranks, Cause(code=code, sentence=sentence, numbers=_numbers(after)))
         return self._cluster_state.go(job, JobEvent.RESIZED, cause, now, placement=placement)
-
-    def _more_replicas(
-        self, job: Job, wanted: updating.Exchange, ready: frozenset[int], now: float, closed: Sequence[str]
-    ) -> list[Step]:
-        """As many more replicas as fit. Where an update finds no room for one, an old one leaves first."""
-        assert job.placement is not None
-        tried = self._trial(job, closed)
-        if self._tried.get(job.id) == tried:
-            return []
-        (want,) = resource_request_of(job.spec, job.tenant)
-        pool = self._cluster_state.pool
-        most = self._cluster_state.quotas.most_replicas(job, (want,), wanted.join)
-        if not most:
-            self.short.pop(job.id, None)  # nobody lends what its tenant may not have
-            self._tried[job.id] = tried
-            return []
-        with pool.free_capacity.supposing(closed=closed):
-            joining = grow(
-                pool.free_capacity,
-                job.placement.allocations,
-                want,
-                most,
-                first_rank=job.placement.fresh_rank,
-                least=1,
-                asked=asked_by(job, self._cluster_state.score_cache.learnt),
-            )
-        missing = most - len(joining or ())
-        self.short[job.id] = missing
-        if not missing:
-            del self.short[job.id]
-        if joining:
-            return self._joined(job, joining, now)
-        self._tried[job.id] = tried
-        if wanted.replaces and not wanted.leave and (first := updating.gives_way(job, ready)) is not None:
-            return self._told_to_leave(job, [first], now, replaces=True)
-        return []
 
     def _trial(self, job: Job, closed: Sequence[str]) -> tuple[int, tuple[str, ...], int]:
         """Another one whenever there may be room for the job that there was not before."""

@@ -1,16 +1,15 @@
-"""What the replicas of a service run: updates that are asked for, replicas replaced one after the other, and the way
-back where a new revision does not become ready."""
+"""The revisions of a service: updates that are asked for, and the way back where a new revision does not become ready.
+`weft.planning.replicas` decides which replicas are replaced, one after the other."""
 
 from collections.abc import Mapping
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import structs
 
 from weft.domain.decoding.spec_decoder import SPEC_BYTES_MAX
 from weft.domain.job import (
     REVISIONS_BYTES_MAX,
     REVISIONS_MAX,
-    Allocation,
     Cause,
     CauseCode,
     Job,
@@ -117,55 +116,3 @@ def _what(image: str | None, command: tuple[str, ...] | None, env: Mapping[str, 
 
 def _shortened(name: str) -> str:
     return name if len(name) <= ENV_NAME_CHARACTERS_MAX else f"{name[:ENV_NAME_CHARACTERS_MAX]}…"
-
-
-class Exchange(Struct, frozen=True, kw_only=True):
-    """Replicas that leave now, how many may join then, and whether that replaces those of an earlier revision."""
-
-    leave: tuple[Allocation, ...] = ()
-    join: int = 0
-    replaces: bool = False
-
-
-def plan(job: Job, ready: frozenset[int]) -> Exchange:
-    """What follows for a running service from its size and its newest revision. `ready`: ranks that take requests.
-
-    During an update there are at most `max_surge` replicas beyond the size. Each new one that is ready lets an old one
-    leave.
-    """
-    assert job.placement is not None
-    assert job.spec.service is not None
-    wanted = sum(job.wanted.values())
-    staying = job.placement.staying
-    new = [each for each in staying if each.revision == job.revision]
-    old = [each for each in staying if each.revision != job.revision]
-    borrowed = {loan.rank for loan in job.loans}
-
-    def last_first(each: Allocation) -> tuple[bool, bool, int]:
-        return (each.rank not in borrowed, each.rank in ready, -each.rank)
-
-    new_leave = sorted(new, key=last_first)[: max(0, len(new) - wanted)]
-    new_stay = [each for each in new if each not in new_leave]
-    new_ready = sum(each.rank in ready for each in new_stay)
-    old_leave = sorted(old, key=last_first)[: max(0, len(old) - max(0, wanted - new_ready))]
-    left = len(old) - len(old_leave)
-    most = wanted + (job.spec.service.max_surge if old else 0)
-    beyond = len(new_stay) + left - most
-    if beyond > 0:  # the size fell while an update was under way
-        unready = [each for each in sorted(new_stay, key=last_first) if each.rank not in ready][:beyond]
-        new_leave, new_stay = [*new_leave, *unready], [each for each in new_stay if each not in unready]
-    join = min(wanted - len(new_stay), most - len(new_stay) - left)
-    return Exchange(leave=(*new_leave, *old_leave), join=max(0, join), replaces=bool(old))
-
-
-def gives_way(job: Job, ready: frozenset[int]) -> Allocation | None:
-    """The replica that leaves first where there is no room beside it for a new one: none if it is the only one, or one
-    less than there should be is at work already."""
-    assert job.placement is not None
-    staying = job.placement.staying
-    old = [each for each in staying if each.revision != job.revision]
-    if not old or len(staying) < max(2, sum(job.wanted.values())) or len(staying) < len(job.placement.allocations):
-        return None
-    if any(each.revision == job.revision and each.rank not in ready for each in staying):
-        return None  # one of the new is about to be ready
-    return min(old, key=lambda each: (each.rank in ready, -each.rank))

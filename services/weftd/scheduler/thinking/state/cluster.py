@@ -8,6 +8,7 @@ from weft.domain.sizes import how_resized
 from weft.domain.spec import Kind, ResizeHow
 from weft.health.spares import GUESTS_LEAVE, SpareUse, spare_nodes, spare_use
 from weft.planning.backfill import Ending
+from weft.planning.borrowing import why_never_lends
 from weft.planning.capacity import FreeCapacity, empty_capacity
 from weft.planning.cycle import CACHED_LEAST, Nodes
 from weft.planning.finding import Place, find
@@ -19,6 +20,7 @@ from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.queue import Place as PlaceInOrder
 from weft.planning.queue import Rank, Served, ServedAt, place_of
 from weft.planning.quota.inforce import QuotasInForce
+from weft.planning.replicas import RunningService
 from weft.planning.resizing import shrink
 from weft.planning.resource_request import (
     PlacementRequest,
@@ -198,6 +200,44 @@ class PoolNow:
 
     def growth_news(self) -> int:
         return self._cluster_state.freed_holds.changes
+
+    def serving(self) -> Iterator[tuple[int, str]]:
+        jobs = self._cluster_state.jobs
+        return ((jobs[one].seq, one) for one in self._cluster_state.resize_candidates.serving)
+
+    def service(self, job_id: str) -> RunningService:
+        job = self._cluster_state.jobs[job_id]
+        assert job.placement is not None
+        assert job.spec.service is not None
+        replicas = self._cluster_state.replicas.look(job, self._cluster_state.pool.runs, self.now)
+        (want,) = resource_request_of(job.spec, job.tenant)
+        return RunningService(
+            job_id=job_id,
+            number=job.seq,
+            version=job.version,
+            held=job.placement.allocations,
+            want=want,
+            wanted=sum(job.wanted.values()),
+            first_rank=job.placement.fresh_rank,
+            ready=frozenset(rank for rank, one in replicas.items() if one.ready_at is not None),
+            borrowed=frozenset(loan.rank for loan in job.loans),
+            revision=job.revision,
+            max_surge=job.spec.service.max_surge,
+            not_before=job.not_before,
+            tenant=job.tenant,
+            preemptible=job.spec.preemptible,
+            model=job.spec.only_model,
+            asked=self.asked(job_id),
+        )
+
+    def would_give_way(self, waiting_id: str, service_id: str) -> bool:
+        jobs, order = self._cluster_state.jobs, self._cluster_state.waitlist.queue.order
+        waiting = jobs.get(waiting_id)
+        if waiting is None:
+            return True
+        if order.preempts is None or why_never_lends(waiting):
+            return False
+        return order.preempts(standing_of(jobs[service_id], self.now, order), standing_of(waiting, self.now, order))
 
     def running(self) -> Iterator[tuple[str, int]]:
         jobs = self._cluster_state.jobs
