@@ -7,42 +7,41 @@ a tenant without a quota. In half of them jobs fail, and are tried again after a
 done, and when it looks at its cluster; the core looks at the same times. In most histories some jobs resize live: they
 start with as many ranks as fit, grow to their size and onto GPUs that idle, and give ranks back. Every size, every rank
 that joins or leaves, and its GPU, is the same in both. In half of the histories GPUs differ in speed, and jobs move:
-which job, when, whereto, and what is kept for it meanwhile are the same.
+which job, when, whereto, and what is kept for it meanwhile are the same. In a quarter of the histories there are
+services: they are scaled and updated, and are over in the end. Their replicas join, leave, and give way alike.
 
-No history has these, which the simulator lacks: more than one role, shares, pins, services, an ask of a user, and a
-stop that is not over in the same moment. Nodes do not fail here, nor do jobs that resize live: the core lets such a job
-go back to the size before. A duration is known by the estimate of all work there, by the limit of one try
-here: they are the same for rigid jobs without checkpoints on GPUs that are equally fast, so only those have one. Speeds
-are powers of two, so that all times are exact.
+No history has these, which the simulator lacks: more than one role, shares, pins, loans to services, other asks of a
+user, and a stop that is not over in the same moment. Nodes do not fail here, nor do jobs that resize live: the core
+lets such a job go back to the size before. A duration is known by the estimate of all work there, by the limit of one
+try here: they are the same for rigid jobs without checkpoints on GPUs that are equally fast, so only those have one.
+Speeds are powers of two, so that all times are exact.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from random import Random
 from typing import Any
 
 import pytest
 from msgspec import Struct, structs
 
 from tests.support.builders import capacity
+from tests.support.histories import History, drawn
 from tests.support.nodes import ScriptedNode
 from tests.support.scheduler import World as LiveWorld
 from tests.support.tier import of_tier
 from tests.support.topologies import topology
-from weft.domain.classes import CLASS_LABEL, JOB_CLASSES
+from weft.domain.classes import CLASS_LABEL
 from weft.domain.job import Allocation, JobState
-from weft.domain.quotas import ALL, Quota
-from weft.domain.shares import WHOLE
 from weft.domain.spec import Retries
+from weft.messages.asks import AskKind
 from weft.messages.signals import GpuScore
-from weft.planning.moves import MoveRules
-from weft.planning.policy import BACKFILLS, ORDERS, Policy
+from weft.planning.policy import Policy
 from weft.simulator.engine import Simulation
 from weft.simulator.event_queue import What
 from weft.simulator.model import Cluster, World
 from weft.simulator.pool import node_id
-from weft.simulator.workload import Elastic, TraceJob, Workload
+from weft.simulator.workload import TraceJob, Workload
 from weftd.scheduler.thinking.core_settings import Settings
 
 HISTORIES, NIGHTLY = 200, 10_000
@@ -50,7 +49,6 @@ CHUNKS = 100  # histories in one test, of the night
 FOUND = (1641, 2419, 2847)
 FAILS = -1  # marks the arrival of a job's failure among those of jobs
 RETRIES = Retries(max=1000)
-STAY = MoveRules(on=False, cost_seconds=0.0)
 
 Held = dict[str, frozenset[tuple[str, int]]]
 
@@ -65,131 +63,6 @@ class Seen(Struct, frozen=True, kw_only=True):
     leaving: frozenset[tuple[str, str, int]]
     kept: tuple[str, ...]
     targets: Held
-
-
-class History(Struct, frozen=True, kw_only=True):
-    jobs: tuple[TraceJob, ...]
-    cluster: Cluster
-    policy: Policy
-    quotas: tuple[Quota, ...] = ()
-    failures: tuple[tuple[float, str], ...] = ()  # when a job fails, if it runs then
-    penalty: float = 1.0
-    moves: MoveRules = STAY
-
-
-def drawn(seed: int, *, elastic: bool = True, moves: bool = True) -> History:
-    dice = Random(seed)
-    cluster = Cluster(nodes=dice.randint(1, 5), gpus_per_node=dice.choice((1, 2, 4, 8)))
-    policy = Policy(dice.choice(ORDERS), dice.choice(("packed-sticky", "spread")), dice.choice(BACKFILLS))
-    hurry = dice.choice((5.0, 60.0, 400.0))
-    jobs: list[TraceJob] = []
-    at = 1000
-    for number in range(dice.randint(4, 24)):
-        at += round(dice.expovariate(1.0) * hurry)
-        gpus = dice.randint(1, min(cluster.gpus, dice.choice((1, 2, 4, 40))))
-        work = float(dice.choice((20, 300, 900, 2000, 9000)) + dice.randint(0, 50))
-        checkpoints = dice.choice((None, None, 0.0, 600.0))
-        limit = work * dice.choice((1, 2)) if checkpoints is None and dice.random() < 0.5 else None
-        jobs.append(
-            TraceJob(
-                id=f"j-{number:03d}",
-                arrival_s=float(at),
-                gpus=gpus,
-                work_s=work,
-                checkpoint_s=checkpoints,
-                tenant=dice.choice(("alice", "bob", "carol")),
-                priority=dice.choice((0, 0, 0, 1, 2)),
-                estimate_s=limit,
-            )
-        )
-    quotas = _quotas(dice, jobs, cluster.gpus)
-    rigid = History(jobs=tuple(jobs), cluster=cluster, policy=policy, quotas=quotas, failures=_failures(dice, jobs))
-    history = _made_elastic(rigid, Random(-1 - seed)) if elastic else rigid
-    return _made_uneven(history, Random(f"uneven {seed}")) if moves and seed % 2 else history
-
-
-def _made_uneven(history: History, dice: Random) -> History:
-    """GPUs are not equally fast, and gangs across nodes are slower: jobs that write checkpoints gain by moving."""
-    gpus, slow, times = history.cluster.gpus, dice.choice((0.2, 0.5, 0.8)), dice.choice((1, 2, 4))
-    scores = {
-        name: tuple(dice.choice((2.0, 4.0)) if dice.random() < slow else 1.0 for _ in range(gpus))
-        for name in ("compute", "memory")
-    }
-    jobs = tuple(
-        structs.replace(
-            job,
-            arrival_s=times * job.arrival_s,
-            job_class=dice.choice(tuple(scores)),
-            checkpoint_s=dice.choice((0.0, 64.0)) if dice.random() < 0.9 else job.checkpoint_s,
-            estimate_s=None,
-        )
-        for job in history.jobs
-    )
-    return structs.replace(
-        history,
-        jobs=jobs,
-        cluster=structs.replace(
-            history.cluster, scores={name: scores.get(name, (1.0,) * gpus) for name in JOB_CLASSES}
-        ),
-        policy=structs.replace(history.policy, placement="weft-best"),
-        penalty=dice.choice((1.0, 2.0)),
-        moves=MoveRules(
-            margin=dice.choice((1.0, 2.0)),
-            at_once_max=dice.choice((1, 2, 4)),
-            cost_seconds=dice.choice((0.0, 8.0, 64.0)),
-            every_seconds=dice.choice((1.0, 10.0, 64.0)),
-        ),
-    )
-
-
-def _made_elastic(history: History, dice: Random) -> History:
-    """Some jobs resize live; in some histories more GPUs idle."""
-    part, times = dice.choice((0.0, 0.3, 0.9)), dice.choice((1, 1, 4))
-    jobs = tuple(
-        structs.replace(
-            job,
-            arrival_s=times * job.arrival_s,
-            **({"elastic": _elastic(dice, job.gpus, history.cluster.gpus), "estimate_s": None} if lucky else {}),
-        )
-        for job, lucky in [(job, dice.random() < part) for job in history.jobs]
-    )
-    rigid = {job.id for job in jobs if job.elastic is None}
-    failures = tuple((times * at, job_id) for at, job_id in history.failures if job_id in rigid)
-    return structs.replace(history, jobs=jobs, failures=failures)
-
-
-def _elastic(dice: Random, asked: int, most: int) -> Elastic:
-    """It is as fast with each size, so that all times are whole seconds."""
-    return Elastic(
-        asked=asked,
-        least=dice.randint(1, asked),
-        most=dice.randint(asked, max(asked, min(most, 2 * asked + 2))),
-        each=(1.0, 1.0, 1.0),
-        exponent=0.0,
-        live=True,
-        resize_s=0.0,
-    )
-
-
-def _quotas(dice: Random, jobs: Sequence[TraceJob], gpus: int) -> tuple[Quota, ...]:
-    """No limit is below what a job of the tenant needs: the job would wait for ever."""
-    if dice.random() < 0.5:
-        return ()
-    found: list[Quota] = []
-    for name in ("alice", "bob"):
-        count = dice.randint(0, gpus // 2)
-        least = max([1, count, *(job.gpus for job in jobs if job.tenant == name)])
-        limit = {ALL: dice.randint(least, gpus) * WHOLE} if dice.random() < 0.5 else {}
-        found.append(Quota(name=name, guaranteed={ALL: count * WHOLE} if count else {}, limit=limit))
-    return tuple(found)
-
-
-def _failures(dice: Random, jobs: Sequence[TraceJob]) -> tuple[tuple[float, str], ...]:
-    if dice.random() < 0.5:
-        return ()
-    rigid = [job for job in jobs if job.elastic is None]
-    of = [dice.choice(rigid) for _ in range(dice.randint(1, 3 * len(jobs)))] if rigid else []
-    return tuple((job.arrival_s + dice.randint(0, 3000) + 0.5, job.id) for job in of)
 
 
 class _Watched(Simulation):
@@ -270,6 +143,12 @@ class _Live:
         self._world.core.cluster_state.limit(history.quotas, 0.0)
         self._world.core.cluster_state.rescore(_scores(history.cluster))
         self._over: set[str] = set()
+        self._services = {job.id: job.service.asks for job in self._jobs if job.service is not None}
+        self._asks = sorted(
+            (ask.at_s, job_id, number) for job_id, asks in self._services.items() for number, ask in enumerate(asks)
+        )
+        if self._services:  # a simulated service borrows nothing
+            self._world.core._loans.decide = lambda *_, **__: []  # type: ignore[method-assign,assignment]
         self._settle()
 
     def looks(self, now: float, over: frozenset[str], failed: frozenset[str]) -> Seen:
@@ -279,7 +158,12 @@ class _Live:
             world.now = self._jobs[0].arrival_s
             self._submit(self._jobs.pop(0))
         world.now = now
+        while self._asks and self._asks[0][0] <= now:
+            self._ask(*self._asks.pop(0))
         for job_id in (over - self._over) | failed:
+            if job_id in self._services:
+                world.ask(AskKind.CANCEL, job_id)
+                continue
             for node in world.nodes.values():
                 for key in [key for key in node.runs if key[0] == job_id]:
                     node.end(key, 1 if job_id in failed else 0)
@@ -323,7 +207,20 @@ class _Live:
         if job.elastic is not None:
             sizes = {"min": job.elastic.least, "want": job.elastic.asked, "max": job.elastic.most}
             spec |= {"resize": {"how": "live"}, "role": {**spec["role"], "replicas": sizes}}
+        if job.service is not None:
+            sizes = {"min": job.service.least, "want": job.service.want, "max": 64}
+            rules = {"ready": "/healthz", "drain": "0s", "max_surge": job.service.max_surge}
+            spec |= {"kind": "inference", "service": rules, "role": {**spec["role"], "replicas": sizes}}
+            self._world.submit(job.id, tenant=job.tenant, gpus=job.gpus, spec=spec)
+            return
         self._world.submit(job.id, tenant=job.tenant, replicas=job.gpus, spec=spec)
+
+    def _ask(self, at: float, job_id: str, number: int) -> None:
+        self._world.now, size = at, self._services[job_id][number].size
+        if size is None:
+            self._world.update(job_id, env={"REVISION": str(number)})
+        else:
+            self._world.scale(job_id, worker=size)
 
     def _settle(self) -> None:
         """Nodes report and are answered until nothing follows."""
@@ -384,7 +281,7 @@ def test_the_histories_in_which_they_once_differed_or_never_ended(seed: int) -> 
 def test_the_scheduler_and_the_simulator_choose_the_same_gpus_by_their_links(name: str) -> None:
     chosen = set()
     for seed in range(20):
-        history = drawn(seed, moves=False)
+        history = drawn(seed, moves=False, services=False)
         jobs = tuple(structs.replace(job, gpus=min(job.gpus, 8), estimate_s=None) for job in history.jobs)
         cluster = Cluster(nodes=history.cluster.nodes, gpus_per_node=8, topology=topology(name))
         policy = Policy(history.policy.order, "weft-best", history.policy.backfill)
@@ -409,7 +306,7 @@ def test_histories_in_which_they_differed_once(seed: int) -> None:
 def test_histories_of_the_night_in_which_they_differed_once(seed: int) -> None:
     """2477: room that is about to be free, in an order that pre-empts nobody. The others: a time, or an attained
     service, was off by the rounding error of a sum."""
-    assert next(differences(drawn(seed, moves=False)), None) is None
+    assert next(differences(drawn(seed, moves=False, services=False)), None) is None
 
 
 def test_a_tier_changes_in_both_at_the_same_microsecond() -> None:
@@ -418,7 +315,7 @@ def test_a_tier_changes_in_both_at_the_same_microsecond() -> None:
 
 
 def test_histories_have_what_they_are_to_compare() -> None:
-    jobs = waits = stops = keeps = failures = grown = shrinks = beyond = moves = across = 0
+    jobs = waits = stops = keeps = failures = grown = shrinks = beyond = moves = across = scaled = updated = 0
     for seed in range(40):
         simulated = _Watched(drawn(seed))
         simulated.run()
@@ -427,6 +324,13 @@ def test_histories_have_what_they_are_to_compare() -> None:
         grown += sum(0 < had[one] < has[one] for had, has in pairwise(sizes) for one in elastic)
         beyond += sum(has[one] > sized.asked for has in sizes for one, sized in elastic.items())
         shrinks += sum(bool(seen.leaving) for *_, seen in simulated.seen)
+        services = [job for job in simulated._jobs if job.serves is not None]
+        scaled += sum(
+            had.get(job.trace.id, ()) != has.get(job.trace.id, ())
+            for had, has in pairwise(seen.held for *_, seen in simulated.seen)
+            for job in services
+        )
+        updated += sum(job.serves.revision for job in services if job.serves is not None)
         jobs += len(simulated.seen[-1][0])
         stops += sum(len(seen.stopping) for *_, seen in simulated.seen)
         keeps += sum(bool(seen.kept) for *_, seen in simulated.seen)
@@ -435,5 +339,6 @@ def test_histories_have_what_they_are_to_compare() -> None:
         moves += sum(job.moves for job in simulated._lives.ended.values())
         across += sum(len(seen.targets) > 1 for *_, seen in simulated.seen)
     assert min(jobs, waits) > 100
-    assert min(failures, stops, keeps, grown, shrinks, beyond, moves) > 20
+    assert min(failures, stops, keeps, grown, shrinks, beyond, moves, scaled) > 20
     assert across > 10, "jobs that move together"
+    assert updated > 5, "new revisions of services"

@@ -14,6 +14,7 @@ from weft.planning.order import Order
 from weft.planning.preemption import Holder, VictimSelection, by_job
 from weft.planning.queue import Rank, Served, ServedAt
 from weft.planning.quota.inforce import QuotasInForce
+from weft.planning.replicas import Leaves, Replicas, RunningService
 from weft.planning.resource_request import PlacementRequest, ResourceRequest, gpus_least
 from weft.planning.scheduling_pass import Clears, Demand, Starts
 from weft.planning.surplus import Surplus, surplus_in
@@ -29,7 +30,7 @@ class SimulatedCluster:
         self.lives, self.jobs = lives, jobs
         self._order, self._known = order, known
         self._queue, self._running = lives.queue, lives.running
-        self._growth = Growth(self)
+        self._growth, self._replicas = Growth(self), Replicas(self)
         self._starting: list[SimulatedJob] = []  # jobs placed in this decision
 
     @property
@@ -126,7 +127,9 @@ class SimulatedCluster:
         return self._running.may_leave(int(self.tier(job_id)), missing=demand.gpus - self.gpus_left)
 
     def takes_surplus_at(self, job_id: str) -> int | None:
-        return self.jobs[job_id].trace.priority
+        """Services take none: they borrow."""
+        job = self.jobs[job_id]
+        return None if job.serves is not None else job.trace.priority
 
     def lenders(self) -> list[tuple[str, int]]:
         return [
@@ -150,6 +153,25 @@ class SimulatedCluster:
 
     def left_on(self, node_id: str) -> float:
         return self._running.left_on(node_id, self.now)
+
+    # services
+
+    def serving(self) -> Iterator[tuple[int, str]]:
+        for job_id, job in self._running.services.items():
+            if not (job.starts or job.leaves or job.is_as_asked):
+                yield job.number, job_id
+
+    def service(self, job_id: str) -> RunningService:
+        return self.jobs[job_id].service()
+
+    def would_give_way(self, waiting_id: str, service_id: str) -> bool:
+        if waiting_id not in self._queue:
+            return True
+        waiting, preempts = self.jobs[waiting_id], self._order.preempts
+        if preempts is None or waiting.serves is not None or not waiting.gives_way:
+            return False
+        service = self.jobs[service_id].standing(self.now, known=self._known)
+        return preempts(service, waiting.standing(self.now, known=self._known))
 
     # jobs that grow
 
@@ -183,18 +205,35 @@ class SimulatedCluster:
         for job in self._starting:
             job.starts = False
         self._starting.clear()
+        for job in self._running.services.values():
+            assert job.serves is not None
+            job.serves.joining.clear()
+        self._serve(closed=(*cycle.kept, *cycle.being_cleared), ahead=cycle.ahead)
         self.arrive()
         waiting = len(self._queue)
-        if waiting:
+        if waiting or cycle.ahead or cycle.reserved:  # a job that waited may have been cancelled
             for decision in cycle.decide(self.now):
                 self.apply(decision)
+        self._serve(closed=cycle.kept)
         if self._running.live:
-            for change in self._growth.decide(closed=cycle.kept, ahead=cycle.ahead if waiting else ""):
+            offers = not self._replicas.short
+            for change in self._growth.decide(closed=cycle.kept, ahead=cycle.ahead, offers=offers):
                 self._grow(change)
         self.move(closed=cycle.reserved)
         for job in self._starting:
-            if job.live:
+            if job.live or job.serves is not None:
                 self.lives.looks_again(job, self.now)
+
+    def _serve(self, *, closed: Sequence[str], ahead: str = "") -> None:
+        """Let replicas of services join and leave."""
+        if not self._running.services and not self._replicas.short:
+            return
+        for change in self._replicas.decide(closed=closed, ahead=ahead):
+            job = self.jobs[change.job_id]
+            if isinstance(change, Leaves):
+                self.lives.shrink(job, self.now, {one.rank for one in change.ranks})
+            else:
+                self._grow(change)
 
     def arrive(self) -> None:
         """Let the jobs start that have stopped to move."""

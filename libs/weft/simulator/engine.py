@@ -121,6 +121,10 @@ class Simulation:
     def run(self) -> Outcome:
         for job in self._jobs:
             self._event_queue.add(job.trace.arrival_s, What.ARRIVES, job.number)
+            if (service := job.trace.service) is not None:
+                for number, ask in enumerate(service.asks):
+                    self._event_queue.add(ask.at_s, What.IS_ASKED, job.number, number)
+                self._event_queue.add(job.trace.arrival_s + job.trace.work_s, What.CLOSES, job.number)
         self._troubles.begin(min((job.trace.arrival_s for job in self._jobs), default=0.0))
         if self._serving is not None:
             self._serving.begin()
@@ -150,6 +154,9 @@ class Simulation:
         """Take the next events in; whether a new decision is needed."""
         self._lives.running.now = now
         if what is What.MAY_MOVE:
+            return True
+        if what in (What.IS_ASKED, What.CLOSES):
+            self._ask(self._jobs[number], now, what, version)
             return True
         if what is What.PARTITIONS:
             return self._sizing is not None and self._sizing.due(now)
@@ -185,6 +192,14 @@ class Simulation:
         elif what is What.IS_GONE:
             self._lives.evict(job, now)
         return True
+
+    def _ask(self, job: SimulatedJob, now: float, what: What, number: int) -> None:
+        assert job.trace.service is not None
+        if what is What.CLOSES:
+            self._lives.close(job, now)
+            self._partition_is_old(now)
+        else:
+            self._lives.ask(job, now, size=job.trace.service.asks[number].size)
 
     @property
     def _name(self) -> str:

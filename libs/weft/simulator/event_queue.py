@@ -23,6 +23,8 @@ class What(IntEnum):
     PARTITIONS = 12
     SERVES = 13
     MAY_MOVE = 14  # it is looked which jobs gain by a move, or a place is kept no longer
+    IS_ASKED = 15  # a service should have another size or revision
+    CLOSES = 16  # a service ends
 
 
 class EventQueue:

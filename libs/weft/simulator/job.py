@@ -1,16 +1,22 @@
 """One job of the trace on its way, as the event-driven simulator keeps it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from math import inf
 
+from msgspec import Struct
+
+from weft.domain.cluster import Request
 from weft.domain.job import Allocation
 from weft.planning.backfill import Ending
 from weft.planning.growth import Grower, LiveSizes, RoleRange
+from weft.planning.jobs import WITH_SLACK
 from weft.planning.moves import Candidate
 from weft.planning.order import Key, Order, Standing
 from weft.planning.preemption import Holder
 from weft.planning.preemption.loss import loss_of
-from weft.planning.resource_request import PlacementRequest, ResourceRequest
+from weft.planning.replicas import RunningService
+from weft.planning.resource_request import PlacementRequest, ResourceRequest, RoleRequest
 from weft.planning.scores import GpuKey
 from weft.planning.surplus import parts_of
 from weft.simulator.model import World
@@ -21,13 +27,31 @@ from weft.simulator.workload import Elastic, TraceJob
 NEW_S = 60.0  # the work that a job without progress is assumed to have
 
 
+class Serves(Struct, kw_only=True):
+    """The replicas that a service should have: `aim`, all of `revision`; the `needed` oldest give way last.
+
+    `runs`: it was placed, and may have no replica now; `joining`: ranks placed in the present decision, which take no
+    requests yet; `asked`: how often something was asked for it.
+    """
+
+    want: RoleRequest
+    aim: int
+    needed: int = 0
+    max_surge: int = 1
+    revision: int = 0
+    runs: bool = False
+    joining: set[int] = set()
+    asked: int = 0
+
+
 class SimulatedJob:
     """One job of the trace on its way.
 
     `size`: how many replicas it has, or, while it waits, starts with; `model`: of the GPUs that it has, or had last;
     `gpus_needed`: how many GPUs these need; `speed`: how many times as fast they are as the size asked for, were they
     in one node. `planned`: a planner gives it its sizes. `live`: between which sizes it goes live, if it does;
-    `starts`: it was placed in the present decision, and does not run yet; `leaving`: when ranks that give way are gone.
+    `starts`: it was placed in the present decision, and does not run yet; `leaving`: when ranks that give way are gone;
+    `serves`: the replicas that it should have, if it is a service.
     """
 
     __slots__ = (
@@ -59,6 +83,7 @@ class SimulatedJob:
         "resized_at",
         "resizes",
         "resource_request",
+        "serves",
         "settled_at",
         "since",
         "size",
@@ -78,6 +103,7 @@ class SimulatedJob:
         self.trace = trace
         self.planned = planned
         self.live: LiveSizes = () if planned or trace.elastic is None else _live_sizes(trace.elastic)
+        self.serves = _serves(trace)
         self.starts = False
         self.leaving: dict[int, float] = {}
         self.ranks_used = 0
@@ -87,7 +113,8 @@ class SimulatedJob:
         self.model = ""
         self.gpus_needed: float = 0  # a share is a part of one
         self.speed = 1.0
-        self.asked = PlacementRequest(trace.job_class, trace.id, workload=trace.model)
+        tolerates = None if self.serves is None else WITH_SLACK
+        self.asked = PlacementRequest(trace.job_class, trace.id, tolerates=tolerates, workload=trace.model)
         self.allocations: tuple[Allocation, ...] = ()
         self.slowdown = 1.0
         self.done_s = 0.0  # work
@@ -118,6 +145,9 @@ class SimulatedJob:
         self._count_gpu_time()
         elastic = self.trace.elastic
         self.size = size
+        if self.serves is not None:
+            self.gpus_needed = size * self.trace.gpus
+            return
         self.resource_request = shape_of(size) if elastic is None else elastic_shape(elastic, size)
         self.gpus_needed = size if elastic is None else size * int(elastic.each[0])
         self.speed = 1.0 if elastic is None else elastic.speed(size, self.model)
@@ -139,6 +169,12 @@ class SimulatedJob:
         fewer than its least, if no more fit. A job with a planner starts with what that gives it."""
         self.leaving.clear()
         self.ranks_used = 0
+        if self.serves is not None:
+            self._count_gpu_time()
+            self.serves.runs = False
+            self.size, self.gpus_needed = 0, self.trace.gpus
+            self.wait_for_replicas()
+            return
         elastic = self.trace.elastic
         if elastic is None:
             return
@@ -149,7 +185,51 @@ class SimulatedJob:
             self.gpus_needed = elastic.least * int(elastic.each[0])
             self.size = 0
 
+    def wait_for_replicas(self) -> None:
+        """A service starts with one replica, and with as many of those that it should have as fit."""
+        assert self.serves is not None
+        self.resource_request = (RoleRequest(self.serves.want.role, 1, self.serves.aim, self.serves.want.request),)
+
+    @property
+    def holds(self) -> bool:
+        """True if it has its place: a service holds on without a replica."""
+        return bool(self.allocations) or (self.serves is not None and self.serves.runs)
+
     # sizes that change live
+
+    @property
+    def is_as_asked(self) -> bool:
+        """True if a service has as many replicas as it should have, all of the newest revision."""
+        assert self.serves is not None
+        staying = [one for one in self.allocations if not one.leaving]
+        return len(staying) == self.serves.aim and all(one.revision == self.serves.revision for one in staying)
+
+    def service(self) -> RunningService:
+        """The service as it runs now."""
+        serves = self.serves
+        assert serves is not None
+        return RunningService(
+            job_id=self.trace.id,
+            number=self.number,
+            version=(self.version, serves.asked),
+            held=self.allocations,
+            want=serves.want,
+            wanted=serves.aim,
+            first_rank=self.ranks_used,
+            ready=frozenset(one.rank for one in self.allocations) - serves.joining,
+            revision=serves.revision,
+            max_surge=serves.max_surge,
+            tenant=self.trace.tenant,
+            preemptible=self.gives_way,
+            asked=self.asked,
+        )
+
+    @property
+    def _needed(self) -> Set[int]:
+        """The ranks that count as much as a core does."""
+        if self.serves is None:
+            return frozenset()
+        return frozenset(sorted(one.rank for one in self.allocations if not one.leaving)[: self.serves.needed])
 
     @property
     def lends(self) -> bool:
@@ -168,7 +248,7 @@ class SimulatedJob:
 
     def parts(self, tier: Key, now: float) -> list[Holder]:
         """The ranks that it can do without, and the rest of it."""
-        if not self.live or not self.lends:
+        if self.serves is None and not (self.live and self.lends):
             return [Holder(job_id=self.trace.id, worth=(*tier, *self.loss(now)), allocations=self.allocations)]
         return parts_of(
             self.trace.id,
@@ -176,6 +256,7 @@ class SimulatedJob:
             tier=tier,
             loss=lambda extra: self.loss(now, extra=extra),
             runs=not self.starts,
+            needed=self._needed,
         )
 
     def grower(self, *, offered: bool) -> Grower:
@@ -223,7 +304,7 @@ class SimulatedJob:
 
     def advance(self, now: float) -> None:
         """Count its work until now."""
-        if self.allocations and now > self.since:
+        if self.holds and now > self.since:
             self.attained_s += now - self.since
             self.held_s += now - self.since
             working = now - max(self.since, min(self.paused_until, now))
@@ -232,13 +313,15 @@ class SimulatedJob:
         self.since = now
 
     def ends_at(self) -> float:
+        if self.serves is not None:
+            return inf
         left = max(0.0, self.trace.work_s - self.done_s)
         return max(self.since, self.paused_until) + left * self.stretch
 
     def left_s(self, now: float, *, known: bool) -> float:
         """The work that is left; if unknown, as much as it has done: a job is assumed to be half done."""
         estimate = self.trace.work_s if known else self.trace.estimate_s
-        going = now - self.since if self.allocations else 0.0
+        going = now - self.since if self.holds else 0.0
         if estimate is None:
             return max(NEW_S, self.held_s + going) * self.speed
         worked = going - max(0.0, min(self.paused_until, now) - self.since) if going else 0.0
@@ -266,7 +349,7 @@ class SimulatedJob:
         return self.left_s(now, known=known) * self.stretch
 
     def standing(self, now: float, *, known: bool) -> Standing:
-        holds = bool(self.allocations)
+        holds = self.holds
         said = known or self.trace.estimate_s is not None
         attained_s = self.attained_s + (now - self.since if holds else 0.0)
         return Standing(
@@ -346,6 +429,14 @@ class SimulatedJob:
             held_s=self.held_s,
             resizes=self.resizes,
         )
+
+
+def _serves(trace: TraceJob) -> Serves | None:
+    if trace.service is None:
+        return None
+    want = RoleRequest(ROLE, 1, 1, Request(gpus=trace.gpus, cpus=1.0, memory=1))
+    size = trace.service
+    return Serves(want=want, aim=size.want, needed=size.least, max_surge=size.max_surge)
 
 
 def _live_sizes(elastic: Elastic) -> LiveSizes:

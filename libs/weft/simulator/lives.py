@@ -2,7 +2,7 @@
 foreseen again."""
 
 from collections.abc import Collection
-from math import ceil
+from math import ceil, inf
 
 from msgspec import structs
 
@@ -85,13 +85,15 @@ class Lives:
         else:
             job.take_place(allocations)
             self.running.add(job)
+            if job.serves is not None:
+                job.serves.runs = True
         if fresh:
             job.begun = now
         self.quotas.hold(job.trace.id, job.trace.tenant, allocations, since=now, preemptible=job.gives_way)
         pause = self._world.start_s if fresh else job.stop_s(self._world)
         job.paused_until = now + pause
         job.settled_at = job.spell_begin = now
-        job.sized_at = None
+        job.sized_at = None if job.serves is None else now  # that its first replica is ready counts as a change
         job.spell_pause = pause
         self._hold(job, allocations)
         self._protect(job, now)
@@ -168,7 +170,10 @@ class Lives:
 
     def grow(self, job: SimulatedJob, now: float, place: tuple[Allocation, ...]) -> None:
         """These ranks join the running job; the room has them already."""
-        joined = tuple(structs.replace(one, extra=True) for one in place)
+        revision = 0 if job.serves is None else job.serves.revision
+        joined = tuple(structs.replace(one, extra=True, revision=revision) for one in place)
+        if job.serves is not None:
+            job.serves.joining.update(one.rank for one in joined)
         self.resize(job, now, (*job.allocations, *joined), cost_s=job.resize_cost_s)
 
     def shrink(self, job: SimulatedJob, now: float, gone: Collection[int]) -> None:
@@ -235,6 +240,29 @@ class Lives:
         self.running.leave(job, now + self._world.stop_s)
         self._event_queue.add(now + self._world.stop_s, What.IS_GONE, job.number, job.version)
 
+    def ask(self, job: SimulatedJob, now: float, *, size: int | None) -> None:
+        """The service should have `size` replicas; None: as many as before, of a new revision."""
+        serves = job.serves
+        assert serves is not None
+        serves.asked += 1
+        if size is None:
+            serves.revision += 1
+        elif size != serves.aim:
+            serves.aim = size
+            if job.trace.id in self.queue:
+                job.wait_for_replicas()
+                self.wait(job, now)
+
+    def close(self, job: SimulatedJob, now: float) -> None:
+        """The service ends, be it that it waits."""
+        if job.holds:
+            self.end(job, now)
+            return
+        self.queue.remove(job.trace.id)
+        job.version += 1
+        job.begun = now if job.begun is None else job.begun
+        self.ended[job.number] = job.outcome(now)
+
     def end(self, job: SimulatedJob, now: float) -> None:
         self._leave(job, now)
         self.ended[job.number] = job.outcome(now)
@@ -250,7 +278,8 @@ class Lives:
         job.version += 1
         if self._foreseen:
             self.running.foresee(job)
-        self._event_queue.add(job.ends_at(), What.ENDS, job.number, job.version)
+        if (ends_at := job.ends_at()) < inf:
+            self._event_queue.add(ends_at, What.ENDS, job.number, job.version)
         self.rank(job, job.since)
 
     def _leave(self, job: SimulatedJob, now: float) -> None:
@@ -273,7 +302,9 @@ class Lives:
         return models.pop()
 
     def _slowdown(self, job: SimulatedJob) -> float:
-        """The true slowdown, whatever the scheduler believes."""
+        """The true slowdown, whatever the scheduler believes; that of a service is of no account."""
+        if job.serves is not None:
+            return 1.0
         scores, locality = self._truth.of(job.trace.job_class), self._truth.locality
         slowdown = self.free_capacity.slowdown(job.allocations, job.asked, scores=scores, locality=locality)
         return slowdown / self._measured_spread(job)
@@ -296,5 +327,7 @@ class Lives:
 
 
 def _marked(job: SimulatedJob, place: tuple[Allocation, ...]) -> tuple[Allocation, ...]:
-    """The place with the ranks that the job can do without marked, if it resizes live."""
+    """The place with the ranks that the job can do without marked: some if it resizes live, all of a service."""
+    if job.serves is not None:
+        return tuple(structs.replace(one, extra=True, revision=job.serves.revision) for one in place)
     return with_extras(place, {one.role: one.least for one in job.live}) if job.live else place

@@ -17,14 +17,16 @@ from weft.simulator.job import SimulatedJob
 
 
 class Running:
-    """The running jobs; `live`: those of them that resize live; `leaving_jobs`: those that stop. `free`: the number of
-    free GPUs on nodes that have not failed. `quotas`: true if jobs give back what they borrowed."""
+    """The running jobs; `live`: those of them that resize live; `services`: the running services; `leaving_jobs`: those
+    that stop. `free`: the number of free GPUs on nodes that have not failed. `quotas`: true if jobs give back what they
+    borrowed."""
 
     def __init__(
         self, gpus: int, order: Order, *, durations_known: bool, minimum_run: MinimumRun, quotas: bool = False
     ) -> None:
         self.jobs: dict[str, SimulatedJob] = {}
         self.live: dict[str, SimulatedJob] = {}
+        self.services: dict[str, SimulatedJob] = {}
         self.free: float = gpus
         self.endings: list[Ending] = []  # expected, the soonest first
         self._gpus = gpus
@@ -44,6 +46,8 @@ class Running:
         self.jobs[job.trace.id] = job
         if job.live:
             self.live[job.trace.id] = job
+        if job.serves is not None:
+            self.services[job.trace.id] = job
         self.free -= job.gpus_needed
         self._hold(job.trace.tenant, job.gpus_needed)
 
@@ -62,6 +66,7 @@ class Running:
             self.foresee(job)
         del self.jobs[job.trace.id]
         self.live.pop(job.trace.id, None)
+        self.services.pop(job.trace.id, None)
         self.free += job.gpus_needed
         self._hold(job.trace.tenant, -job.gpus_needed)
 
@@ -122,7 +127,7 @@ class Running:
         """The jobs that stop already, and those of higher tiers that have run long enough, of the others what they can
         do without; none, if they and the jobs that resize live have fewer than `missing` GPUs."""
         missing -= sum(job.gpus_needed for job in self.leaving_jobs.values())
-        missing -= sum(job.gpus_needed for job in self.live.values())
+        missing -= sum(job.gpus_needed for shrink in (self.live, self.services) for job in shrink.values())
         higher = self._tiers.above(tier, gpus=missing)
         if higher is None:
             return []
@@ -130,14 +135,14 @@ class Running:
         for one, job_id in higher:
             job = self.jobs[job_id]
             ran = self.now >= job.settled_at + self.runs_at_least(job)
-            if ran or job.live:
+            if ran or job.live or job.serves is not None:
                 parts = job.parts((-float(one),), self.now)
                 found += parts if ran else only_extra(parts)
         return found
 
     def may_be_reclaimed(self, job: SimulatedJob) -> list[Holder]:
         ran = self.now >= job.settled_at + self.runs_at_least(job, reclaimed=True)
-        if not ran and not job.live:
+        if not ran and not job.live and job.serves is None:
             return []
         parts = job.parts((float(job.trace.priority),), self.now)
         return [one for one in (parts if ran else only_extra(parts)) if one.worth != LEAVES_FIRST]

@@ -54,6 +54,23 @@ class Elastic(Struct, frozen=True, kw_only=True):
         return float((size / self.asked) ** self.exponent)
 
 
+class Ask(Struct, frozen=True, kw_only=True):
+    """From `at_s` on a service should have `size` replicas; None: as many as before, of a new revision."""
+
+    at_s: float
+    size: int | None = None
+
+
+class ServiceSize(Struct, frozen=True, kw_only=True):
+    """A service wants `want` replicas at first; the `least` oldest are the last to give way to other jobs. During an
+    update it has `max_surge` replicas more at most."""
+
+    want: int
+    least: int = 0
+    max_surge: int = 1
+    asks: tuple[Ask, ...] = ()
+
+
 class TraceJob(Struct, frozen=True, kw_only=True):
     """One job of a trace. All times in seconds, `arrival_s` since the trace's own beginning.
 
@@ -61,6 +78,7 @@ class TraceJob(Struct, frozen=True, kw_only=True):
     its user's estimate of that. `checkpoint_s`: the work between two checkpoints; 0: it writes one when it is stopped;
     None: it writes none, and begins again. `share`: the part of one GPU that it asked for, if less than a whole one (it
     gets a whole one). `gpus`: how many GPUs it asks for, one a replica unless `elastic` has other replicas.
+    `service`: the job is a service, `gpus` are those of each replica, and it ends `work_s` after its arrival.
     `started_s`: when it started in the cluster that the trace is of, where that is told; the simulation does not go by
     it.
     """
@@ -77,6 +95,7 @@ class TraceJob(Struct, frozen=True, kw_only=True):
     estimate_s: float | None = None
     share: float | None = None
     elastic: Elastic | None = None
+    service: ServiceSize | None = None
     started_s: float | None = None
 
 

@@ -1,0 +1,175 @@
+"""Random histories of a cluster: jobs arrive, fail, resize live, move; services are scaled and updated."""
+
+from collections.abc import Sequence
+from random import Random
+
+from msgspec import Struct, structs
+
+from weft.domain.classes import JOB_CLASSES
+from weft.domain.quotas import ALL, Quota
+from weft.domain.shares import WHOLE
+from weft.planning.moves import MoveRules
+from weft.planning.policy import BACKFILLS, ORDERS, Policy
+from weft.simulator.model import Cluster
+from weft.simulator.workload import Ask, Elastic, ServiceSize, TraceJob
+
+STAY = MoveRules(on=False, cost_seconds=0.0)
+
+
+class History(Struct, frozen=True, kw_only=True):
+    jobs: tuple[TraceJob, ...]
+    cluster: Cluster
+    policy: Policy
+    quotas: tuple[Quota, ...] = ()
+    failures: tuple[tuple[float, str], ...] = ()  # when a job fails, if it runs then
+    penalty: float = 1.0
+    moves: MoveRules = STAY
+
+
+def drawn(seed: int, *, elastic: bool = True, moves: bool = True, services: bool = True) -> History:
+    dice = Random(seed)
+    cluster = Cluster(nodes=dice.randint(1, 5), gpus_per_node=dice.choice((1, 2, 4, 8)))
+    policy = Policy(dice.choice(ORDERS), dice.choice(("packed-sticky", "spread")), dice.choice(BACKFILLS))
+    hurry = dice.choice((5.0, 60.0, 400.0))
+    jobs: list[TraceJob] = []
+    at = 1000
+    for number in range(dice.randint(4, 24)):
+        at += round(dice.expovariate(1.0) * hurry)
+        gpus = dice.randint(1, min(cluster.gpus, dice.choice((1, 2, 4, 40))))
+        work = float(dice.choice((20, 300, 900, 2000, 9000)) + dice.randint(0, 50))
+        checkpoints = dice.choice((None, None, 0.0, 600.0))
+        limit = work * dice.choice((1, 2)) if checkpoints is None and dice.random() < 0.5 else None
+        jobs.append(
+            TraceJob(
+                id=f"j-{number:03d}",
+                arrival_s=float(at),
+                gpus=gpus,
+                work_s=work,
+                checkpoint_s=checkpoints,
+                tenant=dice.choice(("alice", "bob", "carol")),
+                priority=dice.choice((0, 0, 0, 1, 2)),
+                estimate_s=limit,
+            )
+        )
+    quotas = _quotas(dice, jobs, cluster.gpus)
+    rigid = History(jobs=tuple(jobs), cluster=cluster, policy=policy, quotas=quotas, failures=_failures(dice, jobs))
+    history = _made_elastic(rigid, Random(-1 - seed)) if elastic else rigid
+    history = _made_uneven(history, Random(f"uneven {seed}")) if moves and seed % 2 else history
+    return with_services(history, Random(f"services {seed}")) if services and seed % 4 == 0 else history
+
+
+def with_services(history: History, dice: Random) -> History:
+    """Some services come beside the jobs: each is asked for other sizes and revisions, until it is cancelled."""
+    found: list[TraceJob] = []
+    for number in range(dice.randint(1, 3)):
+        at = dice.choice(history.jobs).arrival_s + dice.choice((0.0, 7.0))
+        lasts = dice.choice((100.0, 1000.0, 10000.0))
+        want = dice.randint(1, 4)
+        least = dice.randint(0, want)
+        size = ServiceSize(
+            want=want,
+            least=least,
+            max_surge=dice.choice((1, 1, 2)),
+            asks=tuple(
+                Ask(at_s=at + when, size=dice.choice((None, *range(max(1, least), want + 6))))
+                for when in sorted(float(dice.randint(1, int(lasts))) for _ in range(dice.randint(0, 8)))
+            ),
+        )
+        found.append(
+            TraceJob(
+                id=f"s-{number:03d}",
+                arrival_s=at,
+                gpus=dice.choice((1, 1, min(2, history.cluster.gpus_per_node))),
+                work_s=lasts + 1,
+                checkpoint_s=None,
+                job_class=dice.choice(("compute", "memory")),
+                tenant=dice.choice(("alice", "bob", "carol")),
+                priority=dice.choice((0, 0, 1, 2)),
+                service=size,
+            )
+        )
+    return structs.replace(history, jobs=tuple(sorted((*history.jobs, *found), key=lambda job: job.arrival_s)))
+
+
+def _made_uneven(history: History, dice: Random) -> History:
+    """GPUs are not equally fast, and gangs across nodes are slower: jobs that write checkpoints gain by moving."""
+    gpus, slow, times = history.cluster.gpus, dice.choice((0.2, 0.5, 0.8)), dice.choice((1, 2, 4))
+    scores = {
+        name: tuple(dice.choice((2.0, 4.0)) if dice.random() < slow else 1.0 for _ in range(gpus))
+        for name in ("compute", "memory")
+    }
+    jobs = tuple(
+        structs.replace(
+            job,
+            arrival_s=times * job.arrival_s,
+            job_class=dice.choice(tuple(scores)),
+            checkpoint_s=dice.choice((0.0, 64.0)) if dice.random() < 0.9 else job.checkpoint_s,
+            estimate_s=None,
+        )
+        for job in history.jobs
+    )
+    return structs.replace(
+        history,
+        jobs=jobs,
+        cluster=structs.replace(
+            history.cluster, scores={name: scores.get(name, (1.0,) * gpus) for name in JOB_CLASSES}
+        ),
+        policy=structs.replace(history.policy, placement="weft-best"),
+        penalty=dice.choice((1.0, 2.0)),
+        moves=MoveRules(
+            margin=dice.choice((1.0, 2.0)),
+            at_once_max=dice.choice((1, 2, 4)),
+            cost_seconds=dice.choice((0.0, 8.0, 64.0)),
+            every_seconds=dice.choice((1.0, 10.0, 64.0)),
+        ),
+    )
+
+
+def _made_elastic(history: History, dice: Random) -> History:
+    """Some jobs resize live; in some histories more GPUs idle."""
+    part, times = dice.choice((0.0, 0.3, 0.9)), dice.choice((1, 1, 4))
+    jobs = tuple(
+        structs.replace(
+            job,
+            arrival_s=times * job.arrival_s,
+            **({"elastic": _elastic(dice, job.gpus, history.cluster.gpus), "estimate_s": None} if lucky else {}),
+        )
+        for job, lucky in [(job, dice.random() < part) for job in history.jobs]
+    )
+    rigid = {job.id for job in jobs if job.elastic is None}
+    failures = tuple((times * at, job_id) for at, job_id in history.failures if job_id in rigid)
+    return structs.replace(history, jobs=jobs, failures=failures)
+
+
+def _elastic(dice: Random, asked: int, most: int) -> Elastic:
+    """It is as fast with each size, so that all times are whole seconds."""
+    return Elastic(
+        asked=asked,
+        least=dice.randint(1, asked),
+        most=dice.randint(asked, max(asked, min(most, 2 * asked + 2))),
+        each=(1.0, 1.0, 1.0),
+        exponent=0.0,
+        live=True,
+        resize_s=0.0,
+    )
+
+
+def _quotas(dice: Random, jobs: Sequence[TraceJob], gpus: int) -> tuple[Quota, ...]:
+    """No limit is below what a job of the tenant needs: the job would wait for ever."""
+    if dice.random() < 0.5:
+        return ()
+    found: list[Quota] = []
+    for name in ("alice", "bob"):
+        count = dice.randint(0, gpus // 2)
+        least = max([1, count, *(job.gpus for job in jobs if job.tenant == name)])
+        limit = {ALL: dice.randint(least, gpus) * WHOLE} if dice.random() < 0.5 else {}
+        found.append(Quota(name=name, guaranteed={ALL: count * WHOLE} if count else {}, limit=limit))
+    return tuple(found)
+
+
+def _failures(dice: Random, jobs: Sequence[TraceJob]) -> tuple[tuple[float, str], ...]:
+    if dice.random() < 0.5:
+        return ()
+    rigid = [job for job in jobs if job.elastic is None]
+    of = [dice.choice(rigid) for _ in range(dice.randint(1, 3 * len(jobs)))] if rigid else []
+    return tuple((job.arrival_s + dice.randint(0, 3000) + 0.5, job.id) for job in of)
