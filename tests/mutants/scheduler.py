@@ -5,7 +5,7 @@ from tests.mutants.mutant import Mutant
 MUTANTS = (
     Mutant(
         path="libs/weft/planning/surplus.py",
-        old="    starves = lenders.waited_s(job_id) >= STARVED_SECONDS\n",
+        old="    starves = has_lasted(lenders.waited_s(job_id), STARVED_SECONDS)\n",
         new="    starves = False\n",
         breaks="An elastic job keeps all that it has beyond its core from an equal job for ever.",
         tests=(

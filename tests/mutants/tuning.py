@@ -97,7 +97,7 @@ MUTANTS = (
     ),
     Mutant(
         path="libs/weft/planning/resizing.py",
-        old="return now - changed_at >= max(seconds, restarts * restart_s)",
+        old="return has_lasted(now - changed_at, max(seconds, restarts * restart_s))",
         new="return now - changed_at >= seconds",
         breaks="A job restarts for another size soon after its last restart.",
         tests=(

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from tests.bench.partition.dorm import as_published
 from weft.planning.partition import ElasticJob, Partition, Rules, Server
 from weft.planning.policy import Policy
+from weft.planning.surplus import STARVED_SECONDS
 from weft.simulator.model import Cluster, World
 from weft.simulator.outcome import Outcome, Spell
 from weft.simulator.run import simulate
@@ -26,6 +27,28 @@ FIFO = Policy("fifo", "packed-sticky", "none")
 BEST = Policy("las", "weft-best", "easy")
 NEAR = 1e-6
 GIB = 1 << 30
+
+
+def test_idle_gpus_are_offered_as_soon_as_they_may_be_whatever_the_rounding_error() -> None:
+    """A job alone in its cluster is looked at once, when its cool-down is over. Some never grew."""
+    for number in range(200):
+        elastic = Elastic(asked=1, least=1, most=4, each=(1.0, 1.0, 1.0), live=True, resize_s=0.0)
+        arrival_s = round(1000 + number * 0.1234567, 6)
+        job = TraceJob(id="j-1", arrival_s=arrival_s, gpus=1, work_s=1000.0, elastic=elastic)
+        cluster = Cluster(nodes=1, gpus_per_node=4)
+        outcome = simulate(Workload(name="alone", jobs=(job,)), cluster, Policy(), World(start_s=0.0))
+        assert outcome.jobs[0].completed_s == pytest.approx(arrival_s + 120 + 880 / 4), arrival_s
+
+
+def test_a_job_that_starves_gets_ranks_when_it_does_whatever_the_rounding_error() -> None:
+    elastic = Elastic(asked=2, least=1, most=2, each=(1.0, 1.0, 1.0), live=True, resize_s=0.0)
+    for number in range(200):
+        arrival_s = round(1000 + number * 0.1234567, 6)
+        first = TraceJob(id="j-1", arrival_s=1000.0, gpus=2, work_s=9000.0, elastic=elastic)
+        second = TraceJob(id="j-2", arrival_s=arrival_s, gpus=1, work_s=100.0)
+        cluster, policy = Cluster(nodes=1, gpus_per_node=2), Policy("fifo", "packed-sticky", "none")
+        outcome = simulate(Workload(name="two", jobs=(first, second)), cluster, policy, World(start_s=0.0))
+        assert outcome.jobs[1].started_s == pytest.approx(arrival_s + STARVED_SECONDS), arrival_s
 
 
 def equal_split(jobs: Sequence[ElasticJob], servers: Sequence[Server], rules: Rules) -> Partition:

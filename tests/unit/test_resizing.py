@@ -16,7 +16,7 @@ from weft.planning.locality import Locality
 from weft.planning.placement.unscored import packed
 from weft.planning.placement.weft_best import weft_best
 from weft.planning.policy import PLACEMENTS, Policy
-from weft.planning.resizing import grow, shrink
+from weft.planning.resizing import COOL_DOWN_SECONDS, grow, is_cool, shrink
 from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weft.planning.scores import Scores
 
@@ -128,6 +128,14 @@ def test_closed_nodes_take_no_replica_even_beside_the_job() -> None:
     job = held(free_capacity, ("n1", 0))
     free_capacity.close(["n1"])
     assert where(grow(free_capacity, job, WORKER, 1, first_rank=1)) == [(1, "n2")]
+
+
+def test_a_cool_down_is_over_when_it_ends_whatever_the_rounding_error() -> None:
+    for number in range(1000):
+        changed_at = round(number * 0.1234567, 6)
+        ends_at = round(changed_at + COOL_DOWN_SECONDS, 6)
+        assert is_cool(changed_at, ends_at, restart_s=0.0, seconds=COOL_DOWN_SECONDS), changed_at
+        assert not is_cool(changed_at, ends_at - 1e-6, restart_s=0.0, seconds=COOL_DOWN_SECONDS), changed_at
 
 
 def test_growing_by_nothing_is_refused() -> None:

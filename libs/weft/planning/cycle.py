@@ -27,6 +27,7 @@ from weft.planning.reserving import nodes_to_keep
 from weft.planning.resource_request import PlacementRequest, ResourceRequest, smallest
 from weft.planning.scheduling_pass import Clears, Demand, Held, InVain, SchedulingPass, Starts, Waits
 from weft.planning.surplus import Surplus, surplus_for
+from weft.planning.tiers import has_lasted
 
 LOOK_AGAIN_SECONDS = 1.0  # between two searches for victims of the same job, in a cluster where these take time to stop
 CACHED_LEAST = 256  # shapes with a cached answer, besides some for each waiting job
@@ -404,7 +405,7 @@ class Cycle:
     def _claim(self, job_id: str) -> Nodes:
         if self.leaving_for(job_id):
             return self.making_room[job_id].nodes
-        if self.reserved or (waited := self._cluster.waited_s(job_id)) < self._patience_s:
+        if self.reserved or not has_lasted(waited := self._cluster.waited_s(job_id), self._patience_s):
             return ()
         demand = self._cluster.demand(job_id)
         assert demand is not None, "it was looked at"

@@ -12,7 +12,7 @@ from weft.health.spares import spare_use
 from weft.planning.order import Order, Standing
 from weft.planning.resource_request import PlacementRequest, ResourceRequest, gpus_least, is_pinned, resource_request_of
 from weft.planning.scheduling_pass import Demand
-from weft.planning.tiers import GRAIN_S
+from weft.planning.tiers import has_lasted
 
 WITH_OBJECTIVE, WITH_SLACK = 1.05, 1.5  # how slow a GPU may be before it costs a service something
 
@@ -49,7 +49,7 @@ def promoted(standing: Standing) -> Standing:
 
 def is_promoted(standing: Standing, holds: bool, order: Order) -> bool:
     after = None if holds else order.promotes_after_s(standing)
-    return after is not None and after <= GRAIN_S / 2  # a difference of two times is not exact
+    return after is not None and has_lasted(-after, 0.0)
 
 
 def wants_of(job: Job, resource_request: ResourceRequest, lasts_s: float | None) -> Demand:

@@ -13,6 +13,7 @@ from weft.domain.spec import Kind
 from weft.planning.capacity import FreeCapacity, Placer
 from weft.planning.finding import Place, find, with_shares_of
 from weft.planning.resource_request import NOBODY, PlacementRequest, RoleRequest
+from weft.planning.tiers import has_lasted
 
 COOL_DOWN_SECONDS = 120.0  # the shortest cool-down, unless settings say otherwise
 COOL_DOWN_RESTARTS = 10.0  # a restart costs at most a tenth of the time until the next one
@@ -145,4 +146,4 @@ def is_cool(
     job that grows and shrinks live. A restart of 30 s makes it 300 s, whether `seconds` is 0 or 120. The partition
     planner leaves a job that cools on GPUs that suit it a little less, but never beside idle ones: `ElasticJob.cools`.
     """
-    return now - changed_at >= max(seconds, restarts * restart_s)
+    return has_lasted(now - changed_at, max(seconds, restarts * restart_s))

@@ -9,6 +9,7 @@ from weft.domain.job import Allocation
 from weft.planning.finding import Place
 from weft.planning.order import Key
 from weft.planning.preemption import LEAVES_FIRST, Holder
+from weft.planning.tiers import has_lasted
 
 STARVED_SECONDS = 30.0  # after which a waiting job takes ranks beyond the core of jobs that it may not pre-empt
 
@@ -45,7 +46,7 @@ def surplus_for(lenders: Lenders, job_id: str, *, others_than: Iterable[Holder])
     if priority is None:
         return []
     known = {one.job_id for one in others_than}
-    starves = lenders.waited_s(job_id) >= STARVED_SECONDS
+    starves = has_lasted(lenders.waited_s(job_id), STARVED_SECONDS)
     found: list[Holder] = []
     for lender, its_priority in sorted(lending):
         if lender in known or its_priority > priority:

@@ -53,6 +53,14 @@ def changes_at(at: float, *, now: float) -> float:
     return max(as_kept(at), now + GRAIN_S)
 
 
+def has_lasted(lasted_s: float, least_s: float) -> bool:
+    """True if that difference of two times is at least `least_s`, but for its rounding error.
+
+    128.518512 - 8.518512 is a little less than 120: who looks once, when it is due, would find it not due.
+    """
+    return lasted_s >= least_s - GRAIN_S / 2
+
+
 def as_kept(at: float) -> float:
     """The first time not before `at` as times are kept, but for the error of a sum."""
     return round(ceil(at / GRAIN_S - FLOAT_ERROR) * GRAIN_S, 6)
