@@ -26,7 +26,9 @@ class History(Struct, frozen=True, kw_only=True):
     moves: MoveRules = STAY
 
 
-def drawn(seed: int, *, elastic: bool = True, moves: bool = True, services: bool = True) -> History:
+def drawn(
+    seed: int, *, elastic: bool = True, moves: bool = True, services: bool = True, groups: bool = True
+) -> History:
     dice = Random(seed)
     cluster = Cluster(nodes=dice.randint(1, 5), gpus_per_node=dice.choice((1, 2, 4, 8)))
     policy = Policy(dice.choice(ORDERS), dice.choice(("packed-sticky", "spread")), dice.choice(BACKFILLS))
@@ -55,7 +57,28 @@ def drawn(seed: int, *, elastic: bool = True, moves: bool = True, services: bool
     rigid = History(jobs=tuple(jobs), cluster=cluster, policy=policy, quotas=quotas, failures=_failures(dice, jobs))
     history = _made_elastic(rigid, Random(-1 - seed)) if elastic else rigid
     history = _made_uneven(history, Random(f"uneven {seed}")) if moves and seed % 2 else history
+    history = grouped(history, Random(f"groups {seed}")) if groups and seed % 3 == 0 else history
     return with_services(history, Random(f"services {seed}")) if services and seed % 4 == 0 else history
+
+
+def grouped(history: History, dice: Random) -> History:
+    """If there are quotas, their tenants belong to a group with a guarantee and a limit; all have weights."""
+    if not history.quotas:
+        return history
+    gpus, members = history.cluster.gpus, [structs.replace(one, group="team") for one in history.quotas]
+    guaranteed = dice.randint(0, gpus // 2)
+    own = sum(one.guaranteed.get(ALL, 0) for one in members) // WHOLE
+    least = max([1, guaranteed, own, *(job.gpus for job in history.jobs if job.tenant != "carol")])
+    team = Quota(
+        name="team",
+        is_group=True,
+        guaranteed={ALL: guaranteed * WHOLE} if guaranteed else {},
+        limit={ALL: dice.randint(least, max(least, gpus)) * WHOLE} if dice.random() < 0.5 else {},
+    )
+    quotas = (*members, Quota(name="carol"), team)
+    return structs.replace(
+        history, quotas=tuple(structs.replace(one, weight=dice.choice((0, 1, 1, 3))) for one in quotas)
+    )
 
 
 def with_services(history: History, dice: Random) -> History:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from tests.support.tier import examples, of_tier
 from weft.domain.job import Allocation
+from weft.domain.quotas import Quota
 from weft.planning.order import LAS_FIRST_GPU_SECONDS, LAS_PATIENCE, LAS_PATIENCE_SECONDS
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from weft.planning.preemption.minimum_run import MinimumRun
@@ -423,6 +424,24 @@ def test_a_job_runs_for_the_minimum_before_it_is_evicted_and_one_without_checkpo
     stayed = ran(tuple(replace(job, checkpoint_s=None) for job in jobs), slow, Policy(), world).jobs
     assert [job.moves for job in moved] == [0, 1]
     assert [job.moves for job in stayed] == [0, 0]
+
+
+@pytest.mark.parametrize(("group", "first"), [("", "a-2"), ("team", "b-2")])
+def test_the_order_fair_minds_the_groups_of_tenants(group: str, first: str) -> None:
+    """`a` had nothing yet, `c` of the same group twice as much as `b`."""
+    workload = Workload(
+        name="fair",
+        jobs=(
+            TraceJob(id="c-1", tenant="c", arrival_s=0.0, gpus=2, work_s=1000.0),
+            TraceJob(id="b-1", tenant="b", arrival_s=0.0, gpus=1, work_s=1000.0),
+            TraceJob(id="a-2", tenant="a", arrival_s=10.0, gpus=3, work_s=50.0),
+            TraceJob(id="b-2", tenant="b", arrival_s=20.0, gpus=3, work_s=50.0),
+        ),
+    )
+    quotas = (Quota(name="team", is_group=True), *(Quota(name=name, group=group) for name in ("a", "c")))
+    world = World(start_s=0.0, quotas=quotas)
+    outcome = simulate(workload, Cluster(nodes=1, gpus_per_node=3), Policy("fair", "packed-sticky", "none"), world)
+    assert next(job.id for job in outcome.jobs if job.started_s == 1000.0) == first
 
 
 def test_a_move_at_the_moment_of_a_drift_has_its_cost() -> None:

@@ -1,7 +1,7 @@
 """The jobs that hold GPUs: how many GPUs, their expected ends, and which of them may be preempted."""
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from weft.domain.job import Allocation
 from weft.domain.shares import WHOLE
@@ -10,7 +10,7 @@ from weft.planning.order import Order
 from weft.planning.preemption import LEAVES_FIRST, Holder
 from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.quota.decay import DecayedUse, FairRanks
-from weft.planning.quota.tree import QuotaTree
+from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.surplus import only_extra
 from weft.planning.tiers import Tiers
 from weft.simulator.job import SimulatedJob
@@ -18,11 +18,18 @@ from weft.simulator.job import SimulatedJob
 
 class Running:
     """The running jobs; `live`: those of them that resize live; `services`: the running services; `leaving_jobs`: those
-    that stop. `free`: the number of free GPUs on nodes that have not failed. `quotas`: true if jobs give back what they
-    borrowed."""
+    that stop. `free`: the number of free GPUs on nodes that have not failed. `quotas`: those in force; `tenants`: those
+    of all jobs, be it that they wait."""
 
     def __init__(
-        self, gpus: int, order: Order, *, durations_known: bool, minimum_run: MinimumRun, quotas: bool = False
+        self,
+        gpus: int,
+        order: Order,
+        *,
+        durations_known: bool,
+        minimum_run: MinimumRun,
+        quotas: QuotasInForce,
+        tenants: Iterable[str],
     ) -> None:
         self.jobs: dict[str, SimulatedJob] = {}
         self.live: dict[str, SimulatedJob] = {}
@@ -33,12 +40,11 @@ class Running:
         self._order = order
         self._known = durations_known
         self._minimum_run = minimum_run
-        self._quotas = quotas
+        self._quotas, self._tenants = quotas, frozenset(tenants)
         self.now = 0.0  # kept by the caller, for an order that goes by use
         self._held: dict[str, float] = {}  # GPUs by tenant
         self._use = DecayedUse()
         self._ranks = FairRanks(self._use)
-        self._tree = QuotaTree()
         self.leaving_jobs: dict[str, SimulatedJob] = {}
         self._tiers = Tiers()
 
@@ -86,7 +92,7 @@ class Running:
     def share(self, tenant: str) -> float:
         """The tenant's part of all GPUs, or its rank by what it used of late, if the order goes by that."""
         if self._order.by_use:
-            return self._ranks.of(self._tree, (), self.now).get(tenant, -1.0)
+            return self._ranks.of(self._quotas.ledger.tree, self._tenants, self.now)[tenant]
         return self._held.get(tenant, 0) / self._gpus if self._gpus else 0.0
 
     def foresee(self, job: SimulatedJob) -> None:
@@ -149,7 +155,7 @@ class Running:
 
     def may_leave_at(self, job: SimulatedJob) -> set[float]:
         """When it has run for long enough to be preempted, and to give back what it borrowed."""
-        least = {self.runs_at_least(job)} | ({self.runs_at_least(job, reclaimed=True)} if self._quotas else set())
+        least = {self.runs_at_least(job)} | ({self.runs_at_least(job, reclaimed=True)} if self._quotas.on else set())
         return {job.settled_at + one for one in least}
 
     def runs_at_least(self, job: SimulatedJob, *, reclaimed: bool = False) -> float:

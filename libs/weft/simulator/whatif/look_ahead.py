@@ -95,7 +95,12 @@ class LookAhead:
         self._queue = Queue(self._order, by_tenant=self._quotas.on)
         world = World(move_s=0.0, minimum_run=present.minimum_run)
         self._running = Running(
-            gpus, self._order, durations_known=False, minimum_run=world.minimum_run, quotas=self._quotas.on
+            gpus,
+            self._order,
+            durations_known=False,
+            minimum_run=world.minimum_run,
+            quotas=self._quotas,
+            tenants={job.tenant for job in present.jobs},
         )
         self._lives = GoingLives(
             free_capacity=self._free_capacity,
