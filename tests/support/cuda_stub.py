@@ -1,8 +1,8 @@
 """A libcuda.so.1 in C for machines without a GPU: the driver's functions, and our two kernels done by the CPU.
 
 It takes a kernel's name from the PTX it is given and does what the PTX says with `fmaf`, so that results can be checked
-to the bit. What goes wrong is said by the environment: STUB_FAILS=cuMemAlloc_v2:2, STUB_GPUS=0, STUB_WRONG=1 (one bit
-of the arithmetic), STUB_FREE=bytes.
+to the bit. Variables make it fail: STUB_FAILS=cuMemAlloc_v2:2, STUB_GPUS=0, STUB_WRONG=1 (one bit
+of the arithmetic), STUB_FREE=bytes, STUB_LOSES=1.
 """
 
 import os
@@ -34,15 +34,20 @@ static long number(const char *name, long otherwise) {
 int cuInit(unsigned flags) { CALLED; return flags; }
 int cuDriverGetVersion(int *version) { CALLED; *version = 13000; return 0; }
 int cuDeviceGetCount(int *count) { CALLED; *count = number("STUB_GPUS", 1); return 0; }
-int cuDeviceGet(int *device, int ordinal) { CALLED; *device = 7; return ordinal; }
-int cuDeviceGetName(char *name, int size, int device) {
-    CALLED; snprintf(name, size, "Stub"); return device == 7 ? 0 : 101;
+int cuDeviceGet(int *device, int ordinal) {
+    CALLED; *device = 7 + ordinal; return ordinal < number("STUB_GPUS", 1) ? 0 : 101;
 }
-int cuDeviceGetUuid(unsigned char *uuid, int device) { CALLED; memset(uuid, 0xab, 16); return device == 7 ? 0 : 101; }
+int cuDeviceGetName(char *name, int size, int device) {
+    CALLED; snprintf(name, size, "Stub"); return device >= 7 ? 0 : 101;
+}
+int cuDeviceGetUuid(unsigned char *uuid, int device) {
+    CALLED; memset(uuid, 0xab, 16); uuid[15] += device - 7; return device >= 7 ? 0 : 101;
+}
 int cuDeviceGetAttribute(int *value, int which, int device) { CALLED; *value = which == 75 ? 9 : 0; return 0; }
-int cuDevicePrimaryCtxRetain(void **context, int device) { CALLED; *context = (void *)1; return 0; }
+int cuDevicePrimaryCtxRetain(void **context, int device) { CALLED; *context = (void *)(device - 6L); return 0; }
 int cuDevicePrimaryCtxRelease_v2(int device) { CALLED; return 0; }
-int cuCtxSetCurrent(void *context) { CALLED; return context == (void *)1 ? 0 : 201; }
+static void *current;
+int cuCtxSetCurrent(void *context) { CALLED; current = context; return context ? 0 : 201; }
 int cuCtxSynchronize(void) { CALLED; return 0; }
 int cuModuleLoadDataEx(void **module, const char *text, unsigned count, int *options, void **values) {
     int code = fails(__func__);
@@ -76,6 +81,17 @@ int cuMemFree_v2(uint64_t address) { CALLED; free((void *)address); return 0; }
 int cuMemsetD32_v2(uint64_t address, unsigned value, size_t count) {
     CALLED;
     for (size_t i = 0; i < count; i++) ((uint32_t *)address)[i] = value;
+    return 0;
+}
+int cuMemAllocHost_v2(void **address, size_t size) { CALLED; *address = calloc(1, size); return *address ? 0 : 2; }
+int cuMemcpyHtoD_v2(uint64_t to, void *from, size_t size) { CALLED; memcpy((void *)to, from, size); return 0; }
+int cuDeviceCanAccessPeer(int *able, int device, int peer) { CALLED; *able = device != peer; return 0; }
+int cuCtxEnablePeerAccess(void *peer, unsigned flags) { CALLED; return peer == current ? 704 : (int)flags; }
+int cuMemcpyPeerAsync(uint64_t to, void *there, uint64_t from, void *here, size_t size, void *stream) {
+    CALLED;
+    if (here != current || stream) return 1;
+    if (getenv("STUB_LOSES") && there == (void *)1) return 0;
+    memcpy((void *)to, (void *)from, size);
     return 0;
 }
 int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t size) { CALLED; memcpy(to, (void *)from, size); return 0; }

@@ -48,6 +48,12 @@ class Gpus:
     def memory(self) -> float:
         return self._do("memory", self.memory_seconds)
 
+    def copy_in(self) -> float:
+        return self._do("copy-in", 0.25)
+
+    def copy_out(self) -> float:
+        return self._do("copy-out", 0.125)
+
     def _do(self, what: str, took: float) -> float:
         self.done.append((what, self.clock.now))
         self.clock.now += took
@@ -81,7 +87,8 @@ def test_first_warm_then_compute_then_memory() -> None:
     assert watch.from_to == [10.0, 30.0], "what is seen of clocks and power is of the steady part"
     assert min(moves) == 30.0
     assert len(moves) == 2 + 10
-    assert (found.compute_s, found.memory_s, found.reps, found.seconds) == (1.0, 0.5, 10, 36.0)
+    assert (found.compute_s, found.memory_s, found.reps, found.seconds) == (1.0, 0.5, 10, 37.5)
+    assert (found.copy_in_s, found.copy_out_s) == (0.25, 0.125)
 
 
 def test_what_the_chip_did_while_it_was_cold_does_not_count() -> None:

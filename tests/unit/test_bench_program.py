@@ -6,12 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.support.cuda_stub import build
 from weft.gpus.bench.__main__ import NOT_MEASURED
 from weft.gpus.bench.kernels import COMPUTE, MEMORY, ComputeWork, MemoryWork, ptx, sum_of_chains
-from weft.samples.benchmark_result import Measurement, measurement_of
+from weft.samples.benchmark_result import LinksMeasured, Measurement, measurement_of
 from weftd.executor.logs.progress import pairs
 
 CHIPS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100")
@@ -24,12 +25,17 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("driver"))
 
 
+def _packages() -> dict[str, str]:
+    """Where this checkout's packages are, if that is not where they are installed."""
+    return {"PYTHONPATH": path} if (path := os.environ.get("PYTHONPATH")) else {}
+
+
 class Ran:
     def __init__(self, tmp_path: Path, arguments: tuple[str, ...], env: dict[str, str]) -> None:
         told = tmp_path / "progress"
         done = subprocess.run(
             [sys.executable, "-m", "weft.gpus.bench", *arguments],
-            env={"PATH": os.environ["PATH"], "WEFT_PROGRESS": str(told), **env},
+            env={"PATH": os.environ["PATH"], **_packages(), "WEFT_PROGRESS": str(told), **env},
             capture_output=True,
             text=True,
             cwd=tmp_path,
@@ -64,6 +70,24 @@ def test_a_gpu_is_measured_through_its_driver(driver: Path, tmp_path: Path) -> N
     assert (found.clock_mhz, found.power_w) == (None, None), "no NVML here, so nothing is told of clocks"
 
 
+def links(driver: Path, tmp_path: Path, **env: str) -> Ran:
+    return on(driver, tmp_path, "--links", "--link-mib", "1", STUB_GPUS="3", **env)
+
+
+def test_the_links_of_all_gpus_are_measured(driver: Path, tmp_path: Path) -> None:
+    ran = links(driver, tmp_path)
+    assert ran.status == 0, ran.lines
+    found = msgspec.json.decode(ran.lines[-1], type=LinksMeasured)
+    assert list(found.copies) == [UUID[:-2] + last for last in ("ab", "ac", "ad")]
+    assert found.all_reduce_s is not None
+    assert 0 < found.all_reduce_s < 1
+
+
+def test_an_all_reduce_that_loses_a_part_is_wrong(driver: Path, tmp_path: Path) -> None:
+    ran = links(driver, tmp_path, STUB_LOSES="1")
+    assert (ran.status, ran.lines[-1].split(":")[0]) == (1, "the all-reduce is wrong")
+
+
 def test_more_work_takes_longer(driver: Path, tmp_path: Path) -> None:
     less = on(driver, tmp_path).measurement
     more = on(driver, tmp_path, *("--rounds", "160", *LITTLE[:4], *LITTLE[6:])).measurement
@@ -80,6 +104,7 @@ def test_more_work_takes_longer(driver: Path, tmp_path: Path) -> None:
         ({"STUB_FAILS": "cuModuleGetFunction:500"}, "cuModuleGetFunction: "),
         ({"STUB_FAILS": "cuLaunchKernel:719"}, "cuLaunchKernel: "),
         ({"STUB_FAILS": "cuEventSynchronize:999"}, "cuEventSynchronize: "),
+        ({"STUB_FAILS": "cuMemcpyHtoD_v2:700"}, "cuMemcpyHtoD_v2: "),
         ({"STUB_FREE": "1000"}, "needs 3149824 bytes of GPU memory, and 1000 are free"),
         ({"STUB_WRONG": "1"}, "this GPU computes wrong: compute 0 is "),
         ({"CUDA_VISIBLE_DEVICES": "GPU-12345678"}, f"names GPU-12345678, and the driver shows {UUID}"),

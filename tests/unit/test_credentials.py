@@ -113,7 +113,7 @@ def test_an_empty_secret_is_made_anew(tmp_path: Path) -> None:
 def test_no_node_may_speak_as_another() -> None:
     for user, may in permissions_by_user(NODES).items():
         if user.endswith("-node-1"):
-            heard = set(may.subscribe) - {"weft.serving.*"}  # what routers say is for every node
+            heard = set(may.subscribe) - {"weft.serving.*", "weft.speeds"}  # which are for every node
             heard = {subject.removesuffix(".*") for subject in heard}  # whatever is asked of sessions on this node
             assert all(subject.split(".")[-1] == "node-1" for subject in (*may.publish, *heard))
 

@@ -1,5 +1,6 @@
 """The check of GPUs before a job: which GPU fails, when it is checked, and where the job starts then."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,17 @@ from tests.support.scheduler import World, world
 from weft.domain.cluster import Gpu
 from weft.domain.health import HealthState
 from weft.domain.job import JobState
+from weft.emulation.slowdowns import slow_down
 from weft.health.preflight import KEPT, Speed, learnt, why_failed
 from weft.messages.nodes import GpuSigns, NodeSigns, StartRun
-from weft.samples.benchmark_result import Measurement
-from weftd.executor.preflight import DAY_SECONDS, SHOWN_SECONDS, Checked, Preflight
+from weft.messages.signals import ModelSpeed, SpeedsMeasured
+from weft.samples.benchmark_result import LinksMeasured, Measurement
+from weftd.executor import preflight
+from weftd.executor.preflight import DAY_SECONDS, SHOWN_SECONDS, Checked, LinksChecked, Preflight, links_of
 from weftd.scheduler.thinking.core_settings import Settings
 
 WELL = Speed(1.0, 1.0)
+TWICE = "take 2.00 times as long as those of its model on this node"
 
 
 def measured(seconds: float = 1.0, **values: float) -> Measurement:
@@ -29,7 +34,10 @@ def measured(seconds: float = 1.0, **values: float) -> Measurement:
     ("found", "others", "why"),
     [
         (measured(1.3), [WELL] * 3, ""),
-        (measured(1.4), [WELL] * 3, "its compute pulses take 1.40 times as long as those of its model"),
+        (measured(1.4), [WELL] * 3, "its compute pulses take 1.40 times as long as those of its model on this node"),
+        (measured(copy_in_s=2.0), [Speed(1.0, 1.0, 1.0)] * 2, f"copies from the host {TWICE}"),
+        (measured(copy_out_s=2.0), [Speed(1.0, 1.0, 1.0, 1.0)] * 2, f"copies to the host {TWICE}"),
+        (measured(copy_in_s=2.0), [WELL] * 3, ""),  # their copies were not measured
         (measured(9.0), [WELL], ""),  # too few to compare with
         (measured(compute_spread=0.06), [], "its compute pulses differ by 6.0%, more than 5%"),
         (measured(memory_spread=0.06), [], "its memory pulses differ by 6.0%, more than 5%"),
@@ -55,11 +63,18 @@ class Node:
         self.seconds: dict[int, float] = {}
         self.failed: dict[int, str] = {}
         self.checked: list[int] = []
+        self.links = LinksChecked()
+        self.linked: list[tuple[int, ...]] = []
         self.preflight = self.again()
 
     def again(self) -> Preflight:
         gpus = capacity(gpus=4).gpus
-        return Preflight(self.path, gpus=lambda: gpus, now=lambda: self.now, check=self._check)
+        return Preflight(self.path, gpus=lambda: gpus, now=lambda: self.now, check=self._check, check_links=self._links)
+
+    async def _links(self, gpus: Sequence[Gpu], slowdowns: str) -> LinksChecked:
+        del slowdowns
+        self.linked.append(tuple(gpu.index for gpu in gpus))
+        return self.links
 
     async def _check(self, gpu: Gpu, slowdowns: str) -> Checked:
         del slowdowns
@@ -88,7 +103,8 @@ async def test_a_gpu_that_fails_is_a_sign_for_a_minute_and_is_checked_again(tmp_
     node.seconds[2], node.failed[3] = 2.0, "this GPU computes wrong"
     why = await node.why_not(0, 1, 2, 3)
     assert (
-        why == "GPU 2: its compute pulses take 2.00 times as long as those of its model; GPU 3: this GPU computes wrong"
+        why == "GPU 2: its compute pulses take 2.00 times as long as those of its model on this node; "
+        "GPU 3: this GPU computes wrong"
     )
     shown = node.preflight.with_failed(NodeSigns(boot="t", gpus=(GpuSigns(index=3, xids={"31": 1}),)))
     assert shown is not None
@@ -103,6 +119,58 @@ async def test_a_gpu_that_fails_is_a_sign_for_a_minute_and_is_checked_again(tmp_
     node.seconds.clear()
     assert await node.why_not(0, 1, 2) == ""
     assert node.checked == [0, 1, 2, 3, 2]
+
+
+async def test_a_gpu_is_compared_with_those_of_the_fleet_also_if_its_whole_node_is_slow(tmp_path: Path) -> None:
+    node = Node(tmp_path / "preflight.json")
+    node.seconds = dict.fromkeys(range(4), 2.0)
+    assert await node.why_not(0, 1, 2) == ""
+    (gpu, *_) = capacity(gpus=1).gpus
+    usual = ModelSpeed(model=gpu.model, emulated=gpu.emulated, gpus=3, compute_s=1.0, memory_s=1.0)
+    await node.preflight.heard(SpeedsMeasured(models=(structs.replace(usual, model="another", compute_s=9.0), usual)))
+    node.preflight = node.again()  # the message is kept
+    assert await node.why_not(3) == "GPU 3: its compute pulses take 2.00 times as long as usual for its model"
+
+
+async def test_an_all_reduce_that_is_slower_than_before_fails_all_gpus_that_are_in_it(tmp_path: Path) -> None:
+    node = Node(tmp_path / "preflight.json")
+    node.failed[3] = "this GPU computes wrong"
+    for seconds in (1.0, 1.0, 1.3):
+        node.links = LinksChecked(measured=LinksMeasured(all_reduce_s=seconds))
+        assert await node.why_not(0, 1, 2) == ""
+        node.now += DAY_SECONDS
+    node.links = LinksChecked(measured=LinksMeasured(all_reduce_s=1.5))
+    slow = "an all-reduce of 3 GPUs takes 1.50 times as long as before on this node"
+    assert await node.why_not(0, 1, 2, 3) == "; ".join(
+        (f"GPU 0: {slow}", f"GPU 1: {slow}", f"GPU 2: {slow}", "GPU 3: this GPU computes wrong")
+    )
+    assert node.linked[-1] == (0, 1, 2)
+
+
+async def test_links_that_fail_or_do_not_answer_fail_the_gpus_and_links_that_cannot_be_measured_do_not(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path / "preflight.json")
+    assert await node.why_not(0) == ""
+    node.links = LinksChecked(failed="the check did not end within 20 s")
+    assert await node.why_not(1) == "GPU 1: the check did not end within 20 s"
+
+
+async def test_the_program_measures_emulated_gpus_and_their_links(tmp_path: Path) -> None:
+    gpus = [structs.replace(gpu, emulated=True) for gpu in capacity(gpus=2).gpus]
+    slow_down(tmp_path, 1, 3.0)
+    checked = await links_of(gpus, str(tmp_path))
+    assert checked.measured is not None
+    (one, _), (slow, _) = (checked.measured.copies[str(gpu.index)] for gpu in gpus)
+    assert slow > 2 * one
+    assert checked.measured.all_reduce_s is not None
+    assert checked.measured.all_reduce_s > 2 * one
+
+
+async def test_a_check_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "LINKS_SECONDS_MAX", 0.01)
+    gpus = [structs.replace(gpu, emulated=True) for gpu in capacity(gpus=2).gpus]
+    assert await links_of(gpus, str(tmp_path)) == LinksChecked(failed="the check did not end within 0.01 s")
 
 
 async def test_a_file_that_makes_no_sense_counts_as_none(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.support.benchmarks import bench_job, bench_node, gpu, measurement
 from tests.support.tier import examples
 from weft.domain.cluster import Drain, Node
-from weft.messages.signals import GpuSample, GpuScore
+from weft.messages.signals import GpuSample, GpuScore, ModelSpeed
 from weftd.scorer.thinking.benchmarks import Benchmarks, BenchmarkSettings, Wanted
 
 HOUR = 3600.0
@@ -298,6 +298,19 @@ def test_emulated_and_real_ones_are_never_compared() -> None:
         w.benchmarks.ended(job)
     w.settle()
     assert {score.score for score in w.scores().values()} == {1.0}
+
+
+def test_nodes_learn_how_fast_a_model_is_in_the_fleet_by_its_slowest_conditions() -> None:
+    w = three()
+    for number, seconds in enumerate((1.0, 1.1, 9.0, 1.2, 1.3)):
+        name, power = f"r-{number}", 700.0 if number < 3 else 400.0
+        told = measurement(seconds, emulated=0, **({"copy_in_s": seconds} if number else {}))
+        w.benchmarks.ended(bench_job(gpu(name, emulated=False), name, told, at=1.0, power=power))
+    usual = ModelSpeed(model="H200", emulated=False, gpus=3, compute_s=1.1, memory_s=1.0, copy_in_s=5.05)
+    assert w.benchmarks.model_speeds() == (usual,), "two GPUs with less power are too few"
+    told = measurement(2.0, emulated=0)
+    w.benchmarks.ended(bench_job(gpu("r-5", emulated=False), "r-5", told, at=1.0, power=400.0))
+    assert w.benchmarks.model_speeds() == (replace(usual, gpus=6, compute_s=1.3),)
 
 
 def test_less_is_believed_of_a_wide_spread_few_repetitions_and_few_gpus() -> None:

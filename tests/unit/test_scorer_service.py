@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import pytest
 
+from tests.support.benchmarks import bench_job, gpu, measurement
 from tests.support.doubles.bus import MemoryBus
 from tests.support.doubles.store import MemoryStore
 from tests.support.fleet import Fleet
@@ -12,9 +13,18 @@ from tests.support.virtual_time import run_virtually
 from tests.unit.test_scorer_interference import share_all, told
 from weft.domain.cluster import Node
 from weft.domain.job import Job
-from weft.messages.signals import ClassesLearnt, GpuScore, GpusScored, NodeSampled, PacesSeen, ScorerPresent
+from weft.messages.signals import (
+    ClassesLearnt,
+    GpuScore,
+    GpusScored,
+    NodeSampled,
+    PacesSeen,
+    ScorerPresent,
+    SpeedsMeasured,
+)
 from weft.store import StoreUnavailableError
 from weftd.scorer import service
+from weftd.scorer.measuring import Measuring
 from weftd.scorer.settings import ScorerSettings
 
 SLOW = {("node-1", 1): 4 / 3, ("node-4", 2): 1.5}
@@ -49,7 +59,9 @@ class World:
         self.bus = MemoryBus()
         self.store = FleetStore(fleet)
         self.living: dict[str, asyncio.Task[None]] = {}
-        self.heard: dict[type, list[object]] = {ScorerPresent: [], PacesSeen: [], GpusScored: [], ClassesLearnt: []}
+        self.heard: dict[type, list[object]] = {
+            kind: [] for kind in (ScorerPresent, PacesSeen, GpusScored, ClassesLearnt, SpeedsMeasured)
+        }
 
     def clock(self) -> float:
         return 1000.0 + asyncio.get_running_loop().time()
@@ -62,10 +74,16 @@ class World:
 
             await self.bus.subscribe(kind, hear)  # type: ignore[type-var]
 
-    async def begin(self, *names: str) -> None:
+    async def begin(self, *names: str, measuring: Measuring | None = None) -> None:
         for name in names:
             running = service.run(
-                ScorerSettings(), bus=self.bus, store=self.store, stop=asyncio.Event(), clock=self.clock, name=name
+                ScorerSettings(),
+                bus=self.bus,
+                store=self.store,
+                stop=asyncio.Event(),
+                clock=self.clock,
+                name=name,
+                measuring=measuring,
             )
             self.living[name] = asyncio.create_task(running)
             await asyncio.sleep(0.1)
@@ -338,3 +356,19 @@ def test_how_jobs_slow_each_other_down_is_stored_and_survives_the_scorer() -> No
         assert pair.slowdown == pytest.approx(1.25, abs=0.04)
 
     lived(program, fleet)
+
+
+def test_one_of_several_scorers_tells_nodes_how_fast_gpus_are() -> None:
+    async def program(world: World) -> None:
+        measuring = Measuring(bus=world.bus, store=world.store, token=None, settings=ScorerSettings())
+        for number in range(3):
+            job = bench_job(gpu(f"n-{number}"), f"n-{number}", measurement(), at=1.0)
+            assert measuring.benchmarks.ended(job) is not None
+        await world.begin("a", "b", measuring=measuring)
+        await world.pass_seconds(130)
+        told = world.heard[SpeedsMeasured]
+        assert told
+        assert len(told) <= 3, "one of them each minute"
+        assert {one.models[0].gpus for one in told} == {3}  # type: ignore[attr-defined]
+
+    lived(program, Fleet(nodes=1, gpus=1))

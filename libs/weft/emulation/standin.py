@@ -44,6 +44,12 @@ class CpuStandIn:
     def memory(self) -> float:
         return self._rep(self._copy)
 
+    def copy_in(self) -> float:
+        return self._rep(self._copy)
+
+    def copy_out(self) -> float:
+        return self._rep(self._copy)
+
     def _rep(self, work: Callable[[], None]) -> float:
         slowdown = self._slowdown()
         until = self._clock() + REP_SECONDS * slowdown

@@ -1,10 +1,12 @@
-"""The verdict on a GPU that was checked before a gang: by how fast it is beside others of its model on its node."""
+"""The verdict on GPUs that are checked before a gang: by how fast each is beside others of its model, on its node and
+in the fleet, and how fast they are together."""
 
 from collections.abc import Sequence
 from statistics import median
 
 from msgspec import Struct
 
+from weft.messages.signals import ModelSpeed
 from weft.samples.benchmark_result import Measurement
 
 SLOWER_MAX = 1.33  # times as slow as the others of its model: more than GPUs that are well differ
@@ -14,31 +16,58 @@ KEPT = 64  # measurements of a model
 
 
 class Speed(Struct, frozen=True, array_like=True):
-    """The seconds that a GPU took for the fixed amounts of work."""
+    """The seconds that a GPU took for the fixed amounts of work, and for a copy from the host and to it."""
 
     compute: float
     memory: float
+    copy_in: float | None = None
+    copy_out: float | None = None
+
+
+_WORDS = (
+    ("compute", "its compute pulses take"),
+    ("memory", "its memory pulses take"),
+    ("copy_in", "copies from the host take"),
+    ("copy_out", "copies to the host take"),
+)
 
 
 def speed_of(measured: Measurement) -> Speed:
-    return Speed(measured.compute_s, measured.memory_s)
+    return Speed(measured.compute_s, measured.memory_s, measured.copy_in_s, measured.copy_out_s)
 
 
-def why_failed(measured: Measurement, others: Sequence[Speed]) -> str:
-    """Why the GPU must not be used for a gang; empty if it is well. `others`: the speeds of others of its model. The
-    pulses of an emulated GPU say nothing: they run on a CPU that does other work too."""
+def speed_in_fleet(models: Sequence[ModelSpeed], *, model: str, emulated: bool) -> Speed | None:
+    """The usual speed of a model, by the benchmarks of all nodes; None: too few GPUs of it were measured."""
+    for one in models:
+        if (one.model, one.emulated) == (model, emulated):
+            return Speed(one.compute_s, one.memory_s, one.copy_in_s, one.copy_out_s)
+    return None
+
+
+def why_failed(measured: Measurement, others: Sequence[Speed], fleet: Speed | None = None) -> str:
+    """Why the GPU must not be used for a gang; empty if it is well. `others`: the speeds of others of its model on its
+    node; `fleet`: the usual one. The pulses of an emulated GPU say nothing: they run on a CPU that does other work
+    too."""
     for name, spread in (("compute", measured.compute_spread), ("memory", measured.memory_spread)):
         if not measured.emulated and spread > SPREAD_MAX:
             return f"its {name} pulses differ by {spread:.1%}, more than {SPREAD_MAX:.0%}"
-    if len(others) < KNOWN_LEAST:
-        return ""
-    for name, took, known in (
-        ("compute", measured.compute_s, [each.compute for each in others]),
-        ("memory", measured.memory_s, [each.memory for each in others]),
-    ):
-        if took > SLOWER_MAX * median(known):
-            return f"its {name} pulses take {took / median(known):.2f} times as long as those of its model"
+    speed = speed_of(measured)
+    for name, words in _WORDS:
+        known = [seconds for each in others if (seconds := getattr(each, name)) is not None]
+        usual = None if fleet is None else getattr(fleet, name)
+        if why := why_slow(getattr(speed, name), known, words, "those of its model on this node"):
+            return why
+        if why := why_slow(getattr(speed, name), [usual] * KNOWN_LEAST if usual else [], words, "usual for its model"):
+            return why
     return ""
+
+
+def why_slow(took: float | None, known: Sequence[float], words: str, whose: str) -> str:
+    """Why this took too long beside others; empty if it did not, and if too few are known."""
+    usual = median(known) if len(known) >= KNOWN_LEAST else 0.0
+    if took is None or usual <= 0 or took <= SLOWER_MAX * usual:
+        return ""
+    return f"{words} {took / usual:.2f} times as long as {whose}"
 
 
 def learnt(known: Sequence[Speed], measured: Measurement) -> tuple[Speed, ...]:

@@ -285,6 +285,26 @@ class ScorerPresent(Message, frozen=True, kw_only=True):
     scorer: str
 
 
+class ModelSpeed(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How fast GPUs of a model are, by the benchmarks of all nodes: seconds for the fixed amounts of work, the median
+    over `gpus` GPUs of the same driver and power limit. If there are several groups, each value is the slowest's."""
+
+    model: str
+    emulated: bool
+    gpus: int
+    compute_s: float
+    memory_s: float
+    copy_in_s: float | None = None
+    copy_out_s: float | None = None
+
+
+class SpeedsMeasured(Message, frozen=True, kw_only=True):
+    """Scorer → executors: with what a node compares the GPUs that it checks before a job."""
+
+    subject: ClassVar[str] = "weft.speeds"
+    models: tuple[ModelSpeed, ...]
+
+
 class WorkloadClass(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The class of a workload's jobs, learnt from how they use their GPUs."""
 

@@ -16,6 +16,7 @@ class Measurement(Struct, frozen=True, kw_only=True, omit_defaults=True):
     A spread is the median absolute deviation over the median. `reps`: of the two, the smaller number. Clock, power and
     temperature are medians while it computed; None: not known here. `power_capped` and `thermal`: the part of that
     time, 0–1, in which the driver held the clocks back for power or for heat. `seconds`: the whole duration.
+    `copy_in_s` and `copy_out_s`: seconds to copy a fixed number of bytes from the host and to it.
     """
 
     compute_s: float
@@ -30,6 +31,16 @@ class Measurement(Struct, frozen=True, kw_only=True, omit_defaults=True):
     temperature_c: float | None = None
     power_capped: float | None = None
     thermal: float | None = None
+    copy_in_s: float | None = None
+    copy_out_s: float | None = None
+
+
+class LinksMeasured(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The links of the GPUs of a run, measured by one program. `copies`: by uuid (of emulated GPUs by index), the
+    seconds from the host and to it; `all_reduce_s`: of an all-reduce between all of them."""
+
+    copies: dict[str, tuple[float, float]] = {}
+    all_reduce_s: float | None = None
 
 
 def progress_line(measurement: Measurement) -> str:

@@ -2,8 +2,8 @@
 
 Takes: NodeHinted, ReadLog, ListFiles, ReadFile and DeleteFiles (files that jobs left), OpenSession, ReadSession and
        WriteSession (people in its runs), ServicesServed (so that a run finishes its requests before it is stopped),
-       NodeSampled of its own node (which runs use a GPU outside their share), and NodeDesired in answer to its own
-       reports.
+       NodeSampled of its own node (which runs use a GPU outside their share), SpeedsMeasured (how fast GPUs are that it
+       checks before a job), and NodeDesired in answer to its own reports.
 Sends: NodeReported (every few seconds, and when something changed), ProgressSeen (news once a
        second at most, and every run's pace every few seconds), EndpointsSeen (the runs that serve requests; at
        each change, and once a second), ReadSecrets, ReadContext and ReadImage (before it starts a run that needs

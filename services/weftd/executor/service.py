@@ -15,7 +15,7 @@ from weft.messages.files import DeleteFiles, ListFiles, ReadFile
 from weft.messages.nodes import LogRead, NodeHinted, ProgressSeen, ReadLog
 from weft.messages.serving import ServicesServed
 from weft.messages.sessions import OpenSession, ReadSession, SessionLeft, SessionLeftNoted, WriteSession
-from weft.messages.signals import NodeSampled
+from weft.messages.signals import NodeSampled, SpeedsMeasured
 from weft.service import Answer, Every, Listen, serve
 from weftd.executor.agent import Agent
 from weftd.executor.files.job_files import JobFiles
@@ -82,6 +82,7 @@ async def run(
     home = settings.home.absolute()
     async with asyncio.TaskGroup() as tasks:
         reconciler = Reconciler(timings, state_file.memory)
+        preflight = Preflight(home / "preflight.json", gpus=lambda: capacity().gpus, slowdowns=str(home / "emulated"))
         agent = Agent(
             bus=bus,
             runtime=runtime,
@@ -91,9 +92,7 @@ async def run(
             settings=settings,
             capacity=capacity,
             secret_files=secret_files or SecretFiles(settings.home.absolute() / "secrets"),
-            preflight=Preflight(
-                home / "preflight.json", gpus=lambda: capacity().gpus, slowdowns=str(home / "emulated")
-            ),
+            preflight=preflight,
             tasks=tasks,
             clock=clock,
             jitter=jitter,
@@ -182,6 +181,7 @@ async def run(
                 Listen(NodeHinted, hinted, group="", tokens=here),
                 Listen(NodeSampled, sampled, group="", tokens=here),
                 Listen(ServicesServed, prober.heard, group=""),
+                Listen(SpeedsMeasured, preflight.heard, group=""),
             ],
             answers=[
                 Answer(ReadLog, read, group="", at_once=LOG_READERS_MAX, tokens=here),

@@ -19,13 +19,14 @@ from weft.messages.signals import (
     NodeSampled,
     PacesSeen,
     ScorerPresent,
+    SpeedsMeasured,
 )
 from weft.service.run import Every, Listen, serve
 from weft.store import ScorerStore, StoreUnavailableError
 from weftd.scorer.measuring import Measuring
 from weftd.scorer.metrics import ScoreGauges
 from weftd.scorer.settings import ScorerSettings
-from weftd.scorer.thinking.core import Due, Scorer
+from weftd.scorer.thinking.core import Due, Scorer, owner
 from weftd.scorer.thinking.gangs import GangTimes, penalties
 from weftd.scorer.thinking.scores import MeasuredGpus
 from weftd.scorer.thinking.throughput import Growth, grown
@@ -35,6 +36,7 @@ PERIOD_SECONDS = 5.0
 PRESENT_SECONDS = 1.0
 FORGET_SECONDS = 3600.0
 SLOWDOWNS_SECONDS = 60.0
+SPEEDS_SECONDS = 60.0
 SCORES_AT_ONCE = 6000  # in one statement and one message
 PACES_AT_ONCE = 2000
 CURVES_AT_ONCE = 500
@@ -97,6 +99,7 @@ async def run(
                 Every(PERIOD_SECONDS, score, retry_on=patient, name="score"),
                 Every(PRESENT_SECONDS, shell.be_present, retry_on=patient, name="present"),
                 Every(REVIEW_SECONDS, shell.read_classes, retry_on=patient, name="classes"),
+                Every(SPEEDS_SECONDS, shell.tell_speeds, name="speeds"),
                 Every(SLOWDOWNS_SECONDS, shell.keep_slowdowns, retry_on=patient, name="slowdowns"),
                 Every(FORGET_SECONDS, forget, retry_on=patient, name="forget"),
             ],
@@ -207,6 +210,14 @@ class _Shell:
             await self._store.save_classes(classes, pool=pool)
             self._scorer.learn_classes(pool, classes)
             await self._bus.publish(ClassesLearnt(pool=pool, classes=tuple(classes)))
+
+    async def tell_speeds(self) -> None:
+        """Publish how fast GPUs of each model are. All scorers read the same benchmarks, and one of them speaks."""
+        present = self._scorer.peers.present(self._clock())
+        if self._measuring is None or not present or owner(SpeedsMeasured.subject, present) != self._scorer.peers.me:
+            return
+        if models := self._measuring.benchmarks.model_speeds():
+            await self._bus.publish(SpeedsMeasured(models=models))
 
     async def keep_slowdowns(self) -> None:
         """Store how jobs of two classes slow each other down, as far as our nodes have shown it."""

@@ -1,4 +1,5 @@
-"""`python -m weft.gpus.bench`: measures the one GPU that this process was given, and tells it as progress.
+"""`python -m weft.gpus.bench`: measures the one GPU that this process was given, and tells it as progress. With
+`--links` it measures the links of all GPUs that it was given, and its last line is the result in JSON.
 
 Which GPU that is, and whether it is emulated, the environment of the run says. Exit status: 0; 1 if the GPU failed; 3
 if it could not be measured, which says nothing of it. The last line has the reason.
@@ -10,17 +11,21 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 
-from weft.emulation.slowdowns import slowdown_here
+import msgspec
+
+from weft.emulation.slowdowns import GPUS_VARIABLE, slowdown_here
 from weft.emulation.standin import CpuStandIn
 from weft.gpus.bench.cuda import cuda_bench
 from weft.gpus.bench.driver import CudaError, NotMeasuredError
-from weft.gpus.bench.kernels import ComputeWork, MemoryWork
-from weft.gpus.bench.protocol import Durations, measure
+from weft.gpus.bench.kernels import ComputeWork, LinkWork, MemoryWork
+from weft.gpus.bench.links import measured_links
+from weft.gpus.bench.protocol import Durations, copied, measure
 from weft.gpus.bench.watch import NvmlWatch, Unwatched
 from weft.gpus.nvml import MIG_PREFIX
 from weft.samples.benchmark_job import SECONDS
-from weft.samples.benchmark_result import Measurement, progress_line
+from weft.samples.benchmark_result import LinksMeasured, Measurement, progress_line
 
 NOT_MEASURED = 3
 PROGRESS_VARIABLE, EMULATED_VARIABLE = "WEFT_PROGRESS", "WEFT_GPUS_EMULATED"
@@ -33,6 +38,10 @@ def main() -> int:
     compute = ComputeWork(launches=args.launches, blocks=args.blocks, rounds=args.rounds)
     memory = MemoryWork(passes=args.passes, array_bytes=args.array_mib << 20)
     try:
+        if args.links:
+            found = _emulated_links(os.environ) if os.environ.get(EMULATED_VARIABLE) else _links(args.link_mib)
+            logging.info("%s", msgspec.json.encode(found).decode())
+            return 0
         if os.environ.get(EMULATED_VARIABLE):
             measurement = _emulated(durations, os.environ)
         else:
@@ -68,17 +77,35 @@ def _real(durations: Durations, compute: ComputeWork, memory: MemoryWork, *, vis
         return measurement
 
 
+def _links(mib: int | None) -> LinksMeasured:
+    work = LinkWork() if mib is None else LinkWork(copied_bytes=mib << 20, reduced_bytes=mib << 20)
+    return measured_links(os.environ.get("CUDA_VISIBLE_DEVICES", ""), work)
+
+
+def _emulated_links(environ: Mapping[str, str]) -> LinksMeasured:
+    """An all-reduce is as slow as the slowest GPU."""
+    copies: dict[str, tuple[float, float]] = {}
+    indexes = [index for index in environ.get(GPUS_VARIABLE, "").split(",") if index.isdecimal()]
+    for index in indexes:
+        bench = CpuStandIn(partial(slowdown_here, {**environ, GPUS_VARIABLE: index}))
+        copies[index] = copied(bench.copy_in), copied(bench.copy_out)
+    ring = CpuStandIn(lambda: slowdown_here(environ))
+    return LinksMeasured(copies=copies, all_reduce_s=copied(ring.memory) if len(indexes) > 1 else None)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m weft.gpus.bench", description=__doc__)
     parser.add_argument(
         "--seconds", type=_seconds, default=SECONDS, help="seconds of steady computing; half of it before, to warm up"
     )
+    parser.add_argument("--links", action="store_true", help="copies from and to the host, and an all-reduce")
     work = parser.add_argument_group("the fixed amount of work", "other amounts cannot be compared with these")
     work.add_argument("--blocks", type=_count, default=ComputeWork().blocks)
     work.add_argument("--rounds", type=_count, default=ComputeWork().rounds)
     work.add_argument("--launches", type=_count, default=ComputeWork().launches)
     work.add_argument("--passes", type=_count, default=MemoryWork().passes)
     work.add_argument("--array-mib", type=_count, default=MemoryWork().array_bytes >> 20)
+    work.add_argument("--link-mib", type=_count, help="size of a copy, and of an all-reduce")
     return parser
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import c_float, c_uint, c_uint64
 
-from weft.gpus.bench.driver import CudaError, Device, NotMeasuredError, device
+from weft.gpus.bench.driver import CudaError, Device, NotMeasuredError, devices
 from weft.gpus.bench.kernels import (
     CHAOTIC,
     COMPUTE,
@@ -14,10 +14,12 @@ from weft.gpus.bench.kernels import (
     B,
     C,
     ComputeWork,
+    LinkWork,
     MemoryWork,
     ptx,
     sum_of_chains,
 )
+from weft.gpus.bench.links import HostCopies
 
 
 class CudaBench:
@@ -35,6 +37,8 @@ class CudaBench:
         self._a, self._b, self._c = (gpu.allocate(memory.array_bytes) for _ in range(3))
         gpu.fill(self._b, B, memory.array_bytes)
         gpu.fill(self._c, C, memory.array_bytes)
+        self._copies = HostCopies(gpu, self._b, B, min(LinkWork().copied_bytes, memory.array_bytes))
+        self.copy_in, self.copy_out = self._copies.copy_in, self._copies.copy_out
 
     def compute(self) -> float:
         work = self._compute
@@ -57,6 +61,7 @@ class CudaBench:
             self._check(COMPUTE, number, self._sums, sum_of_chains(number, rounds=self._compute.rounds))
         for number in (0, 4 * self._memory.quads - 1):
             self._check(MEMORY, number, self._a, B + SCALE * C)
+        self._copies.check()
 
     def _check(self, kernel: str, number: int, address: c_uint64, wanted: float) -> None:
         if (found := self.gpu.read(address, number)) != wanted:
@@ -66,5 +71,5 @@ class CudaBench:
 @contextmanager
 def cuda_bench(*, visible: str, compute: ComputeWork, memory: MemoryWork) -> Iterator[CudaBench]:
     """The benchmark on the visible GPU. Raises CudaError."""
-    with device(visible=visible) as gpu:
+    with devices(visible=visible, count_max=1) as (gpu,):
         yield CudaBench(gpu, compute, memory)

@@ -4,7 +4,7 @@ call. The process needs no toolkit and no framework, only the driver, which is i
 
 import ctypes
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from uuid import UUID
 
@@ -33,7 +33,12 @@ _FUNCTIONS: dict[str, tuple[type, ...]] = {
     "cuMemAlloc_v2": (POINTER(c_uint64), c_size_t),
     "cuMemFree_v2": (c_uint64,),
     "cuMemsetD32_v2": (c_uint64, c_uint, c_size_t),
+    "cuMemAllocHost_v2": (POINTER(c_void_p), c_size_t),
+    "cuMemcpyHtoD_v2": (c_uint64, c_void_p, c_size_t),
     "cuMemcpyDtoH_v2": (c_void_p, c_uint64, c_size_t),
+    "cuMemcpyPeerAsync": (c_uint64, c_void_p, c_uint64, c_void_p, c_size_t, c_void_p),
+    "cuDeviceCanAccessPeer": (POINTER(c_int), c_int, c_int),
+    "cuCtxEnablePeerAccess": (c_void_p, c_uint),
     "cuLaunchKernel": (c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p),
     "cuEventCreate": (POINTER(c_void_p), c_uint),
     "cuEventRecord": (c_void_p, c_void_p),
@@ -55,11 +60,14 @@ class NotMeasuredError(CudaError):
 
 
 class Device:
-    """The one GPU that this process sees, with its primary context in this thread; opened by `device`."""
+    """A GPU that this process sees, with its primary context; opened by `devices`. Calls reach the GPU that was made
+    current last, with `use`."""
 
-    def __init__(self, library: "_Library", number: int) -> None:
+    def __init__(self, library: "_Library", number: int, context: c_void_p) -> None:
         self._library = library
         self._number = number
+        self._context = context
+        self.use()
         self._began, self._ended = self._event(), self._event()
         self.name = self._name()
         self.uuid = self._uuid()
@@ -69,6 +77,9 @@ class Device:
         """The compute capability, such as `9.0`."""
         major, minor = (self._attribute(which) for which in (_CAPABILITY_MAJOR, _CAPABILITY_MINOR))
         return f"{major}.{minor}"
+
+    def use(self) -> None:
+        self._library.call("cuCtxSetCurrent", self._context)
 
     def free_bytes(self) -> int:
         free, total = c_size_t(), c_size_t()
@@ -101,6 +112,42 @@ class Device:
         self._library.call("cuMemsetD32_v2", address, bits, size // 4)
         self._library.call("cuCtxSynchronize")
 
+    def host_memory(self, size: int) -> c_void_p:
+        """Allocate `size` bytes of the host's memory that the GPU reads without a copy in between."""
+        address = c_void_p()
+        self._library.call("cuMemAllocHost_v2", byref(address), size)
+        return address
+
+    def copy_in(self, to: c_uint64, source: c_void_p, size: int) -> None:
+        self._library.call("cuMemcpyHtoD_v2", to, source, size)
+
+    def copy_out(self, to: c_void_p, source: c_uint64, size: int) -> None:
+        self._library.call("cuMemcpyDtoH_v2", to, source, size)
+
+    def reach(self, peer: "Device") -> None:
+        """Let copies to the other GPU go there directly, where the machine can do that."""
+        able = c_int()
+        self._library.call("cuDeviceCanAccessPeer", byref(able), self._number, peer._number)
+        if able.value:
+            self.use()
+            self._library.call("cuCtxEnablePeerAccess", peer._context, 0)
+
+    def send(self, peer: "Device", to: c_uint64, source: c_uint64, size: int) -> None:
+        """Begin a copy to memory of the other GPU; `wait` for it."""
+        self.use()
+        self._library.call("cuMemcpyPeerAsync", to, peer._context, source, self._context, size, None)
+
+    def launch(self, kernel: Kernel, *, blocks: int, threads: int, arguments: Sequence[Argument]) -> None:
+        """Begin a kernel; `wait` for it."""
+        self.use()
+        pointers = (c_void_p * len(arguments))(*(ctypes.addressof(argument) for argument in arguments))
+        self._library.call("cuLaunchKernel", kernel, blocks, 1, 1, threads, 1, 1, 0, None, pointers, None)
+
+    def wait(self) -> None:
+        """Wait until the GPU has done everything that was begun there."""
+        self.use()
+        self._library.call("cuCtxSynchronize")
+
     def read(self, address: c_uint64, number: int) -> float:
         """The float32 at index `number`, counted from `address`."""
         value = c_float()
@@ -122,6 +169,7 @@ class Device:
         return milliseconds.value / 1000
 
     def close(self) -> None:
+        self.use()
         for event in (self._began, self._ended):
             self._library.call("cuEventDestroy_v2", event)
 
@@ -147,20 +195,28 @@ class Device:
 
 
 @contextmanager
-def device(*, visible: str) -> Iterator[Device]:
-    """The first GPU that the driver shows this process. `visible` is CUDA_VISIBLE_DEVICES. Raises CudaError."""
+def devices(*, visible: str, count_max: int) -> Iterator[list[Device]]:
+    """The first GPUs that the driver shows this process, `count_max` at most. `visible` is CUDA_VISIBLE_DEVICES. Raises
+    CudaError."""
     library = _Library()
     library.call("cuInit", 0)
-    count, number, context = c_int(), c_int(), c_void_p()
+    count = c_int()
     library.call("cuDeviceGetCount", byref(count))
     if count.value < 1:
         raise NotMeasuredError(f"the driver shows no GPU here (CUDA_VISIBLE_DEVICES={visible})")
-    library.call("cuDeviceGet", byref(number), 0)
+    with ExitStack() as opened:
+        found = [opened.enter_context(_device(library, ordinal)) for ordinal in range(min(count.value, count_max))]
+        _check_meant(found[0], visible)
+        yield found
+
+
+@contextmanager
+def _device(library: "_Library", ordinal: int) -> Iterator[Device]:
+    number, context = c_int(), c_void_p()
+    library.call("cuDeviceGet", byref(number), ordinal)
     library.call("cuDevicePrimaryCtxRetain", byref(context), number.value)
     try:
-        library.call("cuCtxSetCurrent", context)
-        found = Device(library, number.value)
-        _check_meant(found, visible)
+        found = Device(library, number.value, context)
         yield found
         found.close()
     finally:

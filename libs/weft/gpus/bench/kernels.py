@@ -49,6 +49,13 @@ class MemoryWork(Struct, frozen=True, kw_only=True):
         return 3 * self.array_bytes * self.passes
 
 
+class LinkWork(Struct, frozen=True, kw_only=True):
+    """Bytes of a copy between host and GPU, and those that each GPU has of an all-reduce."""
+
+    copied_bytes: int = 64 << 20
+    reduced_bytes: int = 512 << 20
+
+
 def ptx(kernel: str) -> bytes:
     """The text of the kernel, ended by a zero, as the driver takes it."""
     return files(__package__).joinpath(f"{kernel}.ptx").read_bytes() + b"\0"

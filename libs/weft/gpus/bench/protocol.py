@@ -13,6 +13,7 @@ from weft.messages.signals import GpuSample
 from weft.samples.benchmark_result import Measurement, spread
 
 REPS_MIN, REPS_MAX = 3, 10_000
+COPIES = 3
 POWER_EVENTS = frozenset({"sw-power-cap", "hw-power-brake", "hw-slowdown"})
 THERMAL_EVENTS = frozenset({"sw-thermal-slowdown", "hw-thermal-slowdown"})
 
@@ -27,6 +28,12 @@ class Bench(Protocol):
     def compute(self) -> float: ...
 
     def memory(self) -> float: ...
+
+    def copy_in(self) -> float:
+        """Copy from the host."""
+        ...
+
+    def copy_out(self) -> float: ...
 
 
 class SampleWatch(Protocol):
@@ -66,6 +73,7 @@ def measure(bench: Bench, watch: SampleWatch, durations: Durations, *, clock: Ca
         seen = watch.stop()
     steady(bench.memory, durations.memory / 5, clock=clock, least=1)
     moved = steady(bench.memory, durations.memory, clock=clock)
+    copied_in, copied_out = copied(bench.copy_in), copied(bench.copy_out)
     return Measurement(
         compute_s=median(computed),
         memory_s=median(moved),
@@ -79,7 +87,14 @@ def measure(bench: Bench, watch: SampleWatch, durations: Durations, *, clock: Ca
         temperature_c=_middle([sample.temperature for sample in seen]),
         power_capped=_part(seen, POWER_EVENTS),
         thermal=_part(seen, THERMAL_EVENTS),
+        copy_in_s=copied_in,
+        copy_out_s=copied_out,
     )
+
+
+def copied(copy: Rep) -> float:
+    """The seconds of a copy, the median of COPIES; the first of all does not count."""
+    return median([copy() for _ in range(COPIES + 1)][1:])
 
 
 def steady(rep: Rep, seconds: float, *, clock: Callable[[], float], least: int = REPS_MIN) -> list[float]:

@@ -9,11 +9,14 @@ from statistics import median, median_low
 
 from msgspec import Struct
 
+from weft.messages.signals import ModelSpeed
 from weft.planning.scores import TYPICAL
 from weft.samples.benchmark_job import Measured
+from weft.samples.benchmark_result import Measurement
 
 RESULTS_KEPT = 3  # of a GPU: the middle one counts
 KEPT_SECONDS = 30 * 86400.0  # of a GPU that is gone
+MODELS_MAX = 64  # models whose speed nodes are sent
 SURPRISE = 0.10  # how far a result may be from the expected one
 ALONE = 0.2  # confidence if there are too few GPUs to compare with
 UNCONFIRMED = 0.5  # factor on the confidence of an unconfirmed result
@@ -142,6 +145,18 @@ class Results:
             samples=len(results),
         )
 
+    def model_speeds(self) -> tuple[ModelSpeed, ...]:
+        """How fast GPUs of each model are, where enough were measured."""
+        alike: dict[Conditions, list[Measurement]] = {}
+        for uuid, results in self._results.items():
+            alike.setdefault(self._conditions[uuid], []).append(results[-1].measurement)
+        found: dict[tuple[str, bool], ModelSpeed] = {}
+        for conditions, measured in alike.items():
+            if len(measured) >= self._group_least:
+                speed, key = _speed(conditions, measured), (conditions.model, conditions.emulated)
+                found[key] = _slower(found[key], speed) if key in found else speed
+        return tuple(found[key] for key in sorted(found)[:MODELS_MAX])
+
     def _group(self, uuid: str) -> _Group:
         if self._groups is None:
             alike: dict[Conditions, list[tuple[float, float]]] = {}
@@ -152,6 +167,32 @@ class Results:
                 for conditions, each in alike.items()
             }
         return self._groups[self._conditions[uuid]]
+
+
+def _speed(conditions: Conditions, measured: Sequence[Measurement]) -> ModelSpeed:
+    ins = [one.copy_in_s for one in measured if one.copy_in_s]
+    outs = [one.copy_out_s for one in measured if one.copy_out_s]
+    return ModelSpeed(
+        model=conditions.model,
+        emulated=conditions.emulated,
+        gpus=len(measured),
+        compute_s=median(one.compute_s for one in measured),
+        memory_s=median(one.memory_s for one in measured),
+        copy_in_s=median(ins) if ins else None,
+        copy_out_s=median(outs) if outs else None,
+    )
+
+
+def _slower(one: ModelSpeed, other: ModelSpeed) -> ModelSpeed:
+    return ModelSpeed(
+        model=one.model,
+        emulated=one.emulated,
+        gpus=one.gpus + other.gpus,
+        compute_s=max(one.compute_s, other.compute_s),
+        memory_s=max(one.memory_s, other.memory_s),
+        copy_in_s=max(one.copy_in_s or 0.0, other.copy_in_s or 0.0) or None,
+        copy_out_s=max(one.copy_out_s or 0.0, other.copy_out_s or 0.0) or None,
+    )
 
 
 def _believed(results: Sequence[Measured]) -> tuple[float, float]:

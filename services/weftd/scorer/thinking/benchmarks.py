@@ -13,7 +13,7 @@ from msgspec import Struct
 from weft.domain.cluster import Gpu, Node
 from weft.domain.job import Job
 from weft.domain.spec import JobSpec
-from weft.messages.signals import GpuSample, GpuScore
+from weft.messages.signals import GpuSample, GpuScore, ModelSpeed
 from weft.planning.scores import GpuKey
 from weft.samples.benchmark_job import Measured, benchmark_spec, measured
 from weftd.scorer.thinking.benchmark_results import RESULTS_KEPT, Conditions, Results
@@ -121,6 +121,9 @@ class Benchmarks:
         known.power = sample.power_limit_watts or known.power
         used = known.free_since is not None and (sample.utilisation or 0.0) > BUSY
         known.hindered = bool(sample.problem) or used
+
+    def model_speeds(self) -> tuple[ModelSpeed, ...]:
+        return self._results.model_speeds()
 
     # what to submit
 
