@@ -10,9 +10,10 @@ from tests.support.scheduler import World, world
 from weft.domain.cluster import Drain
 from weft.domain.failure import Failure, FailureClass
 from weft.domain.health import HealthRecord, HealthState
-from weft.domain.job import CauseCode, JobEvent, JobState
+from weft.domain.job import CauseCode, Job, JobEvent, JobState
 from weft.health.spares import SpareUse, chosen, spare_use
 from weft.messages.nodes import GpuSigns, NodeSigns
+from weft.planning.eta.starts import PoolToCome
 from weft.planning.policy import Policy
 from weft.planning.reasons.explain import explain
 from weft.service import SettingsError, load
@@ -27,8 +28,9 @@ S = JobState
 FIRM = {"preemptible": False}
 
 
-def with_spares(nodes: int, *, spares: int = 1, gpus: int = 2) -> World:
-    return world(nodes=nodes, gpus=gpus, settings=Settings(spares=spares, preemption_after_seconds=60.0))
+def with_spares(nodes: int, *, spares: int = 1, gpus: int = 2, backfill: str = "easy") -> World:
+    policy = structs.replace(Policy(), backfill=backfill)
+    return world(nodes=nodes, gpus=gpus, settings=Settings(spares=spares, preemption_after_seconds=60.0, policy=policy))
 
 
 def nodes_of(w: World, job_id: str) -> set[str]:
@@ -42,8 +44,9 @@ def breaks(w: World, node_id: str) -> None:
     w.sync(node_id)
 
 
-def test_a_gang_that_loses_a_gpu_restarts_on_a_spare_whose_job_gives_way() -> None:
-    w = with_spares(4)
+@pytest.mark.parametrize("backfill", ["easy", "none"])
+def test_a_gang_that_loses_a_gpu_restarts_on_a_spare_whose_job_gives_way(backfill: str) -> None:
+    w = with_spares(4, backfill=backfill)
     w.submit("j-gang", gpus=2, replicas=3, spec=FIRM)
     w.round()
     w.submit("j-guest", gpus=2, spec={"priority": 10})
@@ -90,6 +93,36 @@ def test_other_jobs_start_on_no_spare_and_are_told_which_nodes_are_kept() -> Non
     w.submit("j-3", gpus=2)
     w.round()
     assert nodes_of(w, "j-3") == {spare}
+
+
+def to_come(w: World, *queued: Job, spares: int) -> PoolToCome:
+    state = w.core.cluster_state
+    waiting = {each.id for each in queued}
+    holding = [each for _, each in sorted(state.jobs.items()) if each.state is S.RUNNING and each.id not in waiting]
+    return PoolToCome(list(state.pool.nodes.values()), holding, queued, now=w.now, spares=spares)
+
+
+def test_estimates_start_other_jobs_on_no_spare() -> None:
+    w = with_spares(2)
+    w.submit("j-1", gpus=2, spec={"time_limit": "10m", **FIRM})
+    w.round()
+    small, large = (job(f"j-waits-{count}", gpus=2, replicas=count, spec=FIRM) for count in (1, 2))
+    kept, free = (to_come(w, small, spares=spares).start_of(small).estimate.latest for spares in (1, 0))
+    assert (kept, free) == (pytest.approx(w.now + 600, abs=30), pytest.approx(w.now, abs=2))
+    whole = to_come(w, large, spares=1).start_of(large).estimate.latest
+    assert whole == pytest.approx(w.now + 600, abs=30), "it is too large for the other node, and uses the spare"
+
+
+def test_estimates_let_a_guest_give_way_to_a_gang_whose_hardware_failed() -> None:
+    w = with_spares(4)
+    w.submit("j-gang", gpus=2, replicas=3, spec=FIRM)
+    w.round()
+    w.submit("j-guest", gpus=2, spec={"priority": 10, "time_limit": "10h"})
+    w.round()
+    breaks(w, min(nodes_of(w, "j-gang")))
+    gang = job("j-gang", gpus=2, replicas=3, failures=(Failure(kind=FailureClass.GPU),), spec=FIRM)
+    soon, late = (to_come(w, gang, spares=spares).start_of(gang).estimate.latest for spares in (1, 0))
+    assert (soon is not None and soon < w.now + 300, late is None or late > w.now + 3600) == (True, True)
 
 
 def test_a_job_too_large_for_the_other_nodes_uses_the_spares() -> None:

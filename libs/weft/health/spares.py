@@ -1,11 +1,11 @@
 """Spares: nodes of a pool that are kept for gangs whose hardware failed. Small pre-emptible jobs use them meanwhile."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
 
 from weft.domain.cluster import Node
 from weft.domain.failure import FailureClass
-from weft.domain.job import Job
+from weft.domain.job import Allocation, Job
 from weft.domain.shares import gpus_held
 
 SPARES = "spares"  # the number of a cause: how many nodes the job may not use, since they are spares
@@ -22,6 +22,10 @@ class SpareUse(StrEnum):
     RESTARTS = "restarts"  # it is a gang whose hardware failed
 
 
+Holding = tuple[SpareUse, Iterable[Allocation]]
+"""How a job may use spares, and what it holds."""
+
+
 def spare_use(job: Job) -> SpareUse:
     if job.spec.is_service:
         return SpareUse.NEVER
@@ -31,14 +35,17 @@ def spare_use(job: Job) -> SpareUse:
     return SpareUse.MEANWHILE if job.spec.preemptible else SpareUse.NEVER
 
 
-def spare_nodes(nodes: Iterable[Node], holding: Iterable[Job], spares: int) -> tuple[str, ...]:
+def holding_of(jobs: Iterable[Job]) -> Iterator[Holding]:
+    return ((spare_use(job), job.held) for job in jobs)
+
+
+def spare_nodes(nodes: Iterable[Node], holding: Iterable[Holding], spares: int) -> tuple[str, ...]:
     """The ids of the spares of a pool. `holding`: the jobs that hold a part of its nodes."""
     guests: dict[str, float] = {}
     others: set[str] = set()
-    for job in holding:
-        meanwhile = spare_use(job) is SpareUse.MEANWHILE
-        for each in job.held:
-            if meanwhile:
+    for use, held in holding:
+        for each in held:
+            if use is SpareUse.MEANWHILE:
                 guests[each.node_id] = guests.get(each.node_id, 0.0) + gpus_held(each.gpus, each.share)
             else:
                 others.add(each.node_id)

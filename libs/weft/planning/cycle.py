@@ -156,10 +156,11 @@ class Cycle:
         self._now = 0.0
         self._scheduling_pass: SchedulingPass | None = None
         self._wanted: Demand | None = None  # by the job that is looked at
+        self._wanted_id = ""
 
     def __getstate__(self) -> dict[str, object]:
         """The state between two cycles."""
-        return {**self.__dict__, "_scheduling_pass": None, "_wanted": None}
+        return {**self.__dict__, "_scheduling_pass": None, "_wanted": None, "_wanted_id": ""}
 
     def forget(self) -> None:
         """Forget what concerns jobs that wait no more, and shapes when there are too many: users may submit any number
@@ -184,7 +185,7 @@ class Cycle:
             backfill=self._policy.backfill,
             demand=self._demand,
             find=self._find,
-            fits_empty=cluster.fits_empty,
+            fits_empty=self._blocks_others,
             filling=lambda: self._policy.filling(now=now, free=cluster.gpus_free, endings=cluster.endings),
             clear=self._clear,
         )
@@ -215,7 +216,7 @@ class Cycle:
         demand, quotas = self._cluster.demand(job_id), self._cluster.quotas
         if demand is not None and quotas.on and not quotas.may_start(job_id, demand):
             demand = structs.replace(demand, held=True)
-        self._wanted = demand
+        self._wanted, self._wanted_id = demand, job_id
         return demand
 
     def _find(self, job_id: str, resource_request: ResourceRequest) -> Place | None:
@@ -250,6 +251,16 @@ class Cycle:
         kept = tuple(sorted({*self.spares, *self._cleared}))
         fits = self._cluster.fits_empty(demand.resource_request, without=kept)
         return kept if fits else ()  # else it would wait for ever
+
+    def _blocks_others(self, resource_request: ResourceRequest) -> bool:
+        """Return True if the job that is looked at blocks others while it does not fit. A job that could start on nodes
+        that are being cleared for a gang blocks nobody: the gang may be behind it, and would wait for ever."""
+        cluster, demand, job_id = self._cluster, self._wanted, self._wanted_id
+        if self._cleared and demand is not None and demand.spare_use is not SpareUse.RESTARTS:
+            with cluster.free_capacity.without(cluster.quotas.closed_to(job_id, demand)):
+                if cluster.find(job_id, smallest(resource_request)):
+                    return False
+        return cluster.fits_empty(resource_request)
 
     def _cleared_for_restarts(self) -> Nodes:
         demands = [(self._cluster.demand(one), its) for one, its in self.making_room.items()]

@@ -8,6 +8,7 @@ from msgspec import Struct
 from weft.domain.checkpoints import lost_seconds
 from weft.domain.classes import is_benchmark
 from weft.domain.job import Job, JobState
+from weft.health.spares import spare_use
 from weft.messages.eta import Basis
 from weft.planning.borrowing import why_never_lends
 from weft.planning.eta.learnt import Kinds, Lasting, RunsSoLong, kinds_of
@@ -146,6 +147,7 @@ def holds_of(
         stopping=stopping_of(job),
         leaves=job.state is JobState.STOPPING,
         resizes=resizes_of(job, now),
+        spare_use=spare_use(job),
     )
 
 

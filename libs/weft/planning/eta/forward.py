@@ -11,6 +11,7 @@ from math import inf
 from msgspec import Struct, structs
 
 from weft.messages.eta import Basis
+from weft.planning.capacity import FreeCapacity
 from weft.planning.cycle import Cycle
 from weft.planning.eta.ends import HORIZON_S
 from weft.planning.eta.projected import GRAIN_S, HOLDERS_PER_LOOK, ProjectedCluster, Space
@@ -68,7 +69,8 @@ class What(IntEnum):
 
 class Forward:
     """`look` once. `gpus`: how many the pool has; `quotas`: with what tenants hold now; `again(job_id)`: a job that
-    runs now, as it would wait if it were stopped."""
+    runs now, as it would wait if it were stopped; `spares`: of each kind of node, and the nodes while they are
+    `empty`. Where GPUs are only counted no node is a spare."""
 
     def __init__(
         self,
@@ -82,8 +84,11 @@ class Forward:
         quotas: QuotasInForce | None = None,
         minimum_run: MinimumRun | None = None,
         again: Callable[[str], WaitingJob] | None = None,
+        spares: int = 0,
+        empty: FreeCapacity | None = None,
     ) -> None:
         self.policy = policy
+        self.spares = spares if space.is_exact and empty is not None else 0
         self.left = looks
         self.scenarios = 0
         self.again = again
@@ -95,6 +100,7 @@ class Forward:
             gpus=max(1.0, gpus),
             minimum_run=minimum_run or MinimumRun(),
             quotas=quotas or NO_QUOTAS,
+            empty=empty if self.spares else None,
         )
         self.events = self._events()
 
@@ -152,7 +158,7 @@ class _Scenario:
         self._scenario = number
         self._cluster = cluster = forward.cluster.copy()
         cluster.looks_left = forward.left
-        self._cycle = Cycle(cluster, forward.policy, patience_s=PATIENCE_SECONDS)
+        self._cycle = Cycle(cluster, forward.policy, patience_s=PATIENCE_SECONDS, spares_wanted=forward.spares)
         self._growth = Growth(cluster)
         self._count = len(cluster.runs)  # of jobs that have held something
         self._unseen = len(cluster.waiting)
@@ -295,7 +301,7 @@ class _Scenario:
 
     def _grow(self) -> None:
         cluster = self._cluster
-        for change in self._growth.decide(closed=self._cycle.reserved, ahead=self._cycle.ahead):
+        for change in self._growth.decide(closed=self._cycle.kept, ahead=self._cycle.ahead):
             cluster.looks_left -= 1
             if isinstance(change, Joins):
                 run = cluster.runs[change.job_id]

@@ -13,6 +13,7 @@ from typing import Protocol
 from msgspec import structs
 
 from weft.domain.job import Allocation
+from weft.health.spares import GUESTS_LEAVE, SpareUse, spare_nodes
 from weft.planning.backfill import Ending
 from weft.planning.capacity import FreeCapacity
 from weft.planning.eta.runs import RIGID, Holds, Run, WaitingJob, run_of
@@ -23,11 +24,12 @@ from weft.planning.preemption import LEAVES_FIRST, Holder
 from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.queue import Queue, Rank, Served, ServedAt
 from weft.planning.quota.inforce import QuotasInForce
-from weft.planning.resource_request import PlacementRequest, ResourceRequest, gpus_in
+from weft.planning.resource_request import PlacementRequest, ResourceRequest, gpus_in, smallest
 from weft.planning.scheduling_pass import Demand
 from weft.planning.surplus import Surplus, only_extra, surplus_in, with_extras
 from weft.planning.tiers import Tiers
 
+FITS_MAX = 1024  # answers of `fits_empty` that are kept
 GRAIN_S = 1e-3  # ends that are so near count as one moment
 HOLDERS_PER_LOOK = 32  # jobs of which it is looked whether they may give way, for the price of one decision
 
@@ -105,7 +107,7 @@ def _somewhere(gpus: int) -> Place:
 
 class ProjectedCluster:
     """`now` and `looks_left` are kept by the caller. `waiting`: the jobs that wait, by id; `gpus`: all of them, of
-    which an order by shares takes each tenant's part."""
+    which an order by shares takes each tenant's part; `empty`: the nodes without jobs, in a pool with spares."""
 
     def __init__(
         self,
@@ -117,6 +119,7 @@ class ProjectedCluster:
         gpus: float,
         minimum_run: MinimumRun,
         quotas: QuotasInForce,
+        empty: FreeCapacity | None = None,
     ) -> None:
         self.now = 0.0
         self.looks_left = 0
@@ -127,7 +130,9 @@ class ProjectedCluster:
         self.changes: list[tuple[float, str]] = []  # when the jobs that run now change their tiers, in any order
         self.minimum_run = minimum_run
         self._gpus = gpus
-        self._looks_only = order.tier is None and not quotas.on
+        self._empty = empty
+        self._fits_empty: dict[tuple[ResourceRequest, tuple[str, ...]], bool] = {}
+        self._looks_only = order.tier is None and not quotas.on and empty is None
         self._demands: dict[str, Demand] = {}
         self._too_large: dict[str, Demand] = {}  # the same of jobs that need more GPUs than are free
         self._held_by: dict[str, float] = {}
@@ -213,13 +218,19 @@ class ProjectedCluster:
 
     def fits_empty(self, resource_request: ResourceRequest, *, without: tuple[str, ...] = ()) -> bool:
         """A job that never fits is not among those that wait."""
-        del resource_request, without
-        return True
+        if not without or self._empty is None:
+            return True
+        key = (resource_request, without)
+        if key not in self._fits_empty:
+            if len(self._fits_empty) >= FITS_MAX:
+                self._fits_empty.clear()
+            with self._empty.without(without):
+                self._fits_empty[key] = bool(find(self._empty, smallest(resource_request)))
+        return self._fits_empty[key]
 
     def spare_nodes(self, spares: int) -> tuple[str, ...]:
-        """Estimates know of no spares."""
-        del spares
-        return ()
+        nodes = (each.node for each in self.free_capacity.nodes.values())
+        return spare_nodes(nodes, ((run.spare_use, run.place) for run in self.runs.values()), spares)
 
     # jobs that run
 
@@ -297,8 +308,13 @@ class ProjectedCluster:
         return 0
 
     def guests(self, nodes: tuple[str, ...]) -> list[Holder]:
-        del nodes
-        return []
+        return [
+            part
+            for job_id, run in sorted(self.runs.items())
+            if run.spare_use is SpareUse.MEANWHILE and run.standing is not None and job_id not in self.leaving
+            for part in run.parts(GUESTS_LEAVE, self.now)
+            if any(each.node_id in nodes for each in part.allocations)
+        ]
 
     def still_leaves(self, holder: Holder) -> bool:
         return holder.job_id in self.leaving
@@ -342,6 +358,7 @@ class ProjectedCluster:
             standing=standing if one.preemptible else None,
             stopping=one.stopping,
             resizes=one.resizes if sizes else RIGID,
+            spare_use=one.spare_use,
         )
         if sizes:
             self.resizing[one.job_id] = run

@@ -10,6 +10,7 @@ from math import inf
 
 from msgspec import Struct, structs
 
+from weft.health.spares import SpareUse
 from weft.planning.eta.spread import TimeSpread
 from weft.planning.finding import Place
 from weft.planning.growth import Grower, LiveSizes
@@ -69,6 +70,7 @@ class WaitingJob(Struct, frozen=True, kw_only=True):
     model: str | None = None
     stopping: Stopping = Stopping()
     resizes: Resizes = RIGID
+    spare_use: SpareUse = SpareUse.NEVER
 
     @property
     def demand(self) -> Demand:
@@ -80,6 +82,7 @@ class WaitingJob(Struct, frozen=True, kw_only=True):
             tenant=self.tenant,
             preemptible=self.preemptible,
             model=self.model,
+            spare_use=self.spare_use,
         )
 
 
@@ -102,6 +105,7 @@ class Holds(Struct, frozen=True, kw_only=True):
     stopping: Stopping = Stopping()
     leaves: bool = False
     resizes: Resizes = RIGID
+    spare_use: SpareUse = SpareUse.NEVER
 
 
 class Run(Struct, frozen=True, kw_only=True):
@@ -122,6 +126,7 @@ class Run(Struct, frozen=True, kw_only=True):
     standing: Standing | None
     stopping: Stopping
     resizes: Resizes = RIGID
+    spare_use: SpareUse = SpareUse.NEVER
 
     def at(self, now: float) -> Standing:
         standing, more = self.standing, now - self.counted_s
@@ -209,4 +214,5 @@ def run_of(one: Holds, number: int) -> Run:
         standing=one.standing,
         stopping=one.stopping,
         resizes=RIGID if one.standing is None else one.resizes,
+        spare_use=one.spare_use,
     )

@@ -13,6 +13,7 @@ from weft.domain.job import Cause, CauseCode, Job
 from weft.domain.quantity import duration_text
 from weft.domain.quotas import Quota
 from weft.domain.text import plural
+from weft.health.spares import SpareUse, spare_use
 from weft.messages.eta import Basis, Estimate, EtaOf, TrackRecord
 from weft.planning.capacity import FreeCapacity, empty_capacity, free_capacity_of
 from weft.planning.eta.ends import HORIZON_S, Steps, holds_of, lasting_of, resizes_of, runs, stopping_of
@@ -24,7 +25,7 @@ from weft.planning.eta.runs import RIGID, Holds, WaitingJob
 from weft.planning.eta.spread import TimeSpread
 from weft.planning.finding import find
 from weft.planning.in_order import KnownPlaces
-from weft.planning.jobs import asked_by, standing_of, wants_of
+from weft.planning.jobs import asked_by, promoted, standing_of, wants_of
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.queue import place_of
@@ -57,7 +58,8 @@ class LookAhead:
     """A pool at one moment as it is looked ahead from: `room` with what is `held` of it, and the `queue` in order.
 
     `gpus`: how many its nodes have; `records`: earlier estimates against what came true; `again(job_id)`: a job that
-    holds something, as it would wait if it were stopped; `minimum_run`: how long each runs before it may be pre-empted.
+    holds something, as it would wait if it were stopped; `minimum_run`: how long each runs before it may be pre-empted;
+    `spares`: the nodes of each kind that are kept for gangs whose hardware failed, and `empty`: all nodes without jobs.
     """
 
     def __init__(
@@ -73,8 +75,11 @@ class LookAhead:
         quotas: QuotasInForce | None = None,
         minimum_run: MinimumRun | None = None,
         again: Callable[[str], WaitingJob] | None = None,
+        spares: int = 0,
+        empty: FreeCapacity | None = None,
     ) -> None:
         self.free_capacity = free_capacity
+        self._spares, self._empty = spares, empty
         self.minimum_run = minimum_run or MinimumRun()
         self._again = again
         self.quotas = QuotasInForce((), {}) if quotas is None else quotas
@@ -138,6 +143,8 @@ class LookAhead:
             quotas=self.quotas,
             minimum_run=self.minimum_run,
             again=self._again,
+            spares=self._spares,
+            empty=self._empty,
         )
 
     def _estimate(self, found: "_Found", ahead: int, *, counted: bool, too_many: bool) -> Foreseen:
@@ -234,6 +241,7 @@ class PoolToCome(LookAhead):
         quotas: Sequence[Quota] = (),
         places: KnownPlaces | None = None,
         minimum_run: MinimumRun | None = None,
+        spares: int = 0,
     ) -> None:
         self.nodes = nodes
         self.holding = holding
@@ -244,7 +252,7 @@ class PoolToCome(LookAhead):
             runs(job, now=now, heard=steps) for job in holding if not job.spec.is_service
         )
         self.steps = steps
-        self._empty = empty_capacity(nodes)
+        self._without_jobs = empty_capacity(nodes)
         self._never: dict[ResourceRequest, bool] = {}
         self._resource_request: ResourceRequest = ()  # asked about last; most are asked about many times in a row
         self._shape_never_fits = True
@@ -266,6 +274,8 @@ class PoolToCome(LookAhead):
             quotas=ahead,
             minimum_run=minimum_run,
             again=lambda job_id: self.waiting(by_job[job_id]),
+            spares=spares,
+            empty=self._without_jobs,
         )
         by_job = {job.id: job for job in holding}
         self._without_anything = QuotasInForce(quotas, by_id)
@@ -288,13 +298,23 @@ class PoolToCome(LookAhead):
         standing = standing_of(job, self.now, self.policy.ordering)
         if priority is not None:
             standing = structs.replace(standing, priority=priority)
+        use = spare_use(job) if self._spares else SpareUse.NEVER
+        if use is SpareUse.RESTARTS:
+            standing = promoted(standing)
         resizes = resizes_of(job, self.now) if resource_request is None else RIGID
         resource_request = resource_request_of_job(job) if resource_request is None else resource_request
         asked = asked_by(job)
         return WaitingJob(
             job_id=job.id,
             place=place_of(self.policy.ordering, standing),
-            group=(resource_request, asked.job_class, asked.is_service, job.spec.preemptible, standing.checkpoints),
+            group=(
+                resource_request,
+                asked.job_class,
+                asked.is_service,
+                job.spec.preemptible,
+                standing.checkpoints,
+                use,
+            ),
             resource_request=resource_request,
             asked=asked,
             gpus=gpus_least(resource_request),
@@ -308,6 +328,7 @@ class PoolToCome(LookAhead):
             stopping=stopping_of(job),
             model=job.spec.only_model,
             resizes=resizes,
+            spare_use=use,
         )
 
     def _behind(self, ahead: int) -> Foreseen:
@@ -338,6 +359,7 @@ class PoolToCome(LookAhead):
             records=self.records,
             quotas=self._quotas,
             minimum_run=self.minimum_run,
+            spares=self._spares,
         )
 
     def _never_fits(self, resource_request: ResourceRequest) -> bool:
@@ -346,7 +368,7 @@ class PoolToCome(LookAhead):
         if resource_request not in self._never:
             if len(self._never) >= SHAPES_MAX:
                 return False
-            self._never[resource_request] = find(self._empty, resource_request) is None
+            self._never[resource_request] = find(self._without_jobs, resource_request) is None
         self._resource_request, self._shape_never_fits = resource_request, self._never[resource_request]
         return self._shape_never_fits
 
@@ -357,10 +379,10 @@ class PoolToCome(LookAhead):
         if self._never_fits(resource_request_of_job(job)):
             return nobody_can_tell("its pool could not hold it even if all nodes were empty and took work")
         demand = wants_of(job, resource_request_of_job(job), None)
-        if not self._without_anything.may_start(job.id, demand):
+        if self.quotas.on and not self._without_anything.may_start(job.id, demand):
             return nobody_can_tell("its tenant's quota does not allow so many GPUs, even if the tenant held none")
         found = self.seen(self.waiting(job), LOOKS_EXACT)
-        if not self.quotas.may_start(job.id, demand):
+        if self.quotas.on and not self.quotas.may_start(job.id, demand):
             eta = found.estimate
             sentence = f"{eta.sentence}; a quota holds it back until its tenant, or its group, holds less"
             found = structs.replace(found, estimate=structs.replace(eta, sentence=sentence))

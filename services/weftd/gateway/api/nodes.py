@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from weft.domain.cluster import GPUS_MAX, Drain, Node
 from weft.domain.job import Job
-from weft.health.spares import spare_nodes
+from weft.health.spares import holding_of, spare_nodes
 from weft.messages.asks import AskKind
 from weft.messages.http import Accepted, ClusterView, NodesView
 from weft.store.accounts import Moment
@@ -158,7 +158,7 @@ async def _spares(gateway: Gateway, nodes: Sequence[Node], holding: Sequence[Job
     for pool in sorted({node.pool for node in nodes}):
         if spares := await gateway.store.spares(pool=pool):
             there = [node for node in nodes if node.pool == pool]
-            found.update(spare_nodes(there, (job for job in holding if job.pool == pool), spares))
+            found.update(spare_nodes(there, holding_of(job for job in holding if job.pool == pool), spares))
     return frozenset(found)
 
 

@@ -151,6 +151,7 @@ class Estimates:
         """What makes the pool's picture; it looks at every job of the pool, so it is called in a thread."""
         durations, records = await self.durations(job.pool), self.records(job.pool)
         minimum_run = MinimumRun(await self._store.preemption_after(pool=job.pool))
+        spares = await self._store.spares(pool=job.pool)
         steps, now = self.steps(holding or [job]), self._now()
         return lambda: PoolToCome(
             nodes,
@@ -164,6 +165,7 @@ class Estimates:
             quotas=quotas,
             places=places,
             minimum_run=minimum_run,
+            spares=spares,
         )
 
 

@@ -6,7 +6,7 @@ from weft.domain.checkpoints import lost_seconds
 from weft.domain.job import Allocation, CauseCode, Job, JobState
 from weft.domain.sizes import how_resized
 from weft.domain.spec import Kind, ResizeHow
-from weft.health.spares import GUESTS_LEAVE, SpareUse, spare_nodes, spare_use
+from weft.health.spares import GUESTS_LEAVE, SpareUse, holding_of, spare_nodes, spare_use
 from weft.planning.backfill import Ending
 from weft.planning.borrowing import why_never_lends
 from weft.planning.capacity import FreeCapacity, empty_capacity
@@ -120,7 +120,7 @@ class PoolNow:
 
     def spare_nodes(self, spares: int) -> Nodes:
         pool, jobs = self._cluster_state.pool, self._cluster_state.jobs
-        return spare_nodes(pool.nodes.values(), (jobs[job_id] for job_id in pool.runs.holding), spares)
+        return spare_nodes(pool.nodes.values(), holding_of(jobs[job_id] for job_id in pool.runs.holding), spares)
 
     def guests(self, nodes: Nodes) -> list[Holder]:
         jobs, runs = self._cluster_state.jobs, self._cluster_state.pool.runs
