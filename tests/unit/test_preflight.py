@@ -48,6 +48,12 @@ def test_which_gpus_fail_their_check(found: Measurement, others: list[Speed], wh
     assert why_failed(found, others) == why
 
 
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
+def test_speeds_that_make_no_sense_fail_no_gpu(seconds: float) -> None:
+    absurd = Speed(seconds, seconds, seconds, seconds)
+    assert why_failed(measured(copy_in_s=1.0, copy_out_s=1.0), [absurd] * 3, absurd) == ""
+
+
 def test_no_more_is_learnt_than_is_kept() -> None:
     known: tuple[Speed, ...] = ()
     for number in range(KEPT + 9):

@@ -65,7 +65,7 @@ def why_failed(measured: Measurement, others: Sequence[Speed], fleet: Speed | No
 def why_slow(took: float | None, known: Sequence[float], words: str, whose: str) -> str:
     """Why this took too long beside others; empty if it did not, and if too few are known."""
     usual = median(known) if len(known) >= KNOWN_LEAST else 0.0
-    if took is None or usual <= 0 or took <= SLOWER_MAX * usual:
+    if took is None or not usual > 0 or took <= SLOWER_MAX * usual:  # also if it is no number
         return ""
     return f"{words} {took / usual:.2f} times as long as {whose}"
 
