@@ -79,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
         aims = asyncio.run(live(Path(home), faults=faults, dice=Random(asked.seed), figures=figures))
     seeds = QUICK_SEEDS if asked.quick else SEEDS
     aims |= virtual(seeds, first=asked.seed, figures=figures)
-    aims |= lemons(seeds, first=asked.seed, figures=figures)
+    aims |= lemons(SEEDS, first=asked.seed, figures=figures)  # the mean of fewer fleets is off by more than its slack
     aims |= clean(QUICK_CLEAN_HOURS if asked.quick else CLEAN_HOURS, Random(asked.seed), figures)
     aims |= effective(quick=asked.quick, seed=asked.seed, figures=figures)
     figures.show()
