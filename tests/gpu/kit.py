@@ -15,10 +15,10 @@ LOCK = ROOT / "requirements.lock"
 PACKAGES = ("msgspec", "nvidia-ml-py")
 BYTES_MAX = 40 << 20
 RUN = """#!/bin/sh
-# sh run.sh [--minutes 8]: needs Python 3.11 or later, with venv, and an NVIDIA driver
+# sh run.sh [--minutes 8]: needs Python 3.11 or later, with venv, and an NVIDIA driver; some parts need PyTorch
 set -e
 cd "$(dirname "$0")"
-python3 -m venv env
+python3 -m venv --system-site-packages env
 env/bin/pip install --quiet --no-index --no-deps wheels/*.whl
 exec env PYTHONPATH=.:libs:services env/bin/python -m tests.gpu "$@"
 """

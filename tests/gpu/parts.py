@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct, structs
 
+from tests.gpu.found import Found, WrongError
+from tests.gpu.torch_parts import TORCH_PARTS, Opener, torch_on
 from weft.domain.cluster import Gpu
 from weft.gpus.nvml import DRIVER, Nvml
 from weft.gpus.source import DriverSource, Samples
@@ -21,10 +24,8 @@ from weft.health.preflight import why_failed
 from weft.messages.signals import GpuSample, HostSample, NodeSampled
 from weft.samples.benchmark_result import Measurement, measurement_of, spread
 from weft.threads import aside
-from weftd.executor.preflight import Checked, check_gpu
+from weftd.executor.preflight import Checked, LinksChecked, check_gpu, links_of
 from weftd.executor.thinking.health import SignWatch
-
-Found = dict[str, Any]
 
 ANSWER_SECONDS_MAX = 30.0
 BENCH_TIMES, BENCH_SECONDS = 3, 10.0
@@ -33,10 +34,6 @@ FREED_BYTES = 512 << 20  # more than this, left by a program that was killed, is
 BETWEEN_MAX = 0.05  # the spread of the medians of several measurements
 _IDENTITY = frozenset({"index", "uuid", "model", "emulated", "problem", "provider", "driver"})
 _EMPTY: Sequence[Any] = (None, (), {})
-
-
-class WrongError(Exception):
-    """A part found what must not be. The message says what."""
 
 
 class Machine(Struct, frozen=True):
@@ -49,6 +46,8 @@ class Machine(Struct, frozen=True):
     check: Callable[[Gpu, str], Awaitable[Checked]] = check_gpu
     sleep: Callable[[float], None] = time.sleep
     between_max: float = BETWEEN_MAX
+    torch: Opener = torch_on
+    links: Callable[[Sequence[Gpu], str], Awaitable[LinksChecked]] = links_of
 
     def source(self) -> DriverSource:
         return DriverSource(self.gpus, nvml=self.nvml)
@@ -101,7 +100,7 @@ def benchmark(machine: Machine, until: float) -> Found:
 
 
 def preflight(machine: Machine, until: float) -> Found:
-    """The check before a gang passes GPUs that are well, all at once as a node checks them."""
+    """The check before a gang passes GPUs that are well, all at once as a node checks them; then their links."""
     del until
 
     async def checked() -> list[Checked]:
@@ -109,13 +108,21 @@ def preflight(machine: Machine, until: float) -> Found:
 
     began = time.monotonic()
     results = asyncio.run(checked())
+    links = asyncio.run(_links(machine))
     seconds, found = time.monotonic() - began, Found()
     for gpu, each in zip(machine.gpus, results, strict=True):
         why = each.failed or ("it was not measured" if each.measured is None else why_failed(each.measured, ()))
         if why:
             raise WrongError(f"GPU {gpu.index}: {why}")
         found[str(gpu.index)] = msgspec.to_builtins(each.measured)
-    return {"seconds": round(seconds, 1), "gpus": found}
+    if links.failed:
+        raise WrongError(links.failed)
+    linked = "not measured" if links.measured is None else msgspec.to_builtins(links.measured)
+    return {"seconds": round(seconds, 1), "gpus": found, "links": linked}
+
+
+async def _links(machine: Machine) -> LinksChecked:
+    return await machine.links(machine.gpus, "")
 
 
 def killed(machine: Machine, until: float) -> Found:
@@ -170,12 +177,17 @@ def session(machine: Machine, until: float) -> Found:
     return {"samples": count, "file": path.name}
 
 
+def _with_torch(name: str, machine: Machine, until: float) -> Found:
+    return TORCH_PARTS[name](machine.gpus[0], machine.torch, until)
+
+
 PARTS: dict[str, Callable[[Machine, float], Found]] = {
     "signals": signals,
     "preflight": preflight,
     "benchmark": benchmark,
     "killed": killed,
     "session": session,
+    **{name: partial(_with_torch, name) for name in TORCH_PARTS},
 }
 
 

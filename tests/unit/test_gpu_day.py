@@ -4,6 +4,8 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import packages_distributions
 from math import inf
 from pathlib import Path
@@ -12,8 +14,10 @@ import msgspec
 import pytest
 
 from tests.gpu.__main__ import REPORT, main
+from tests.gpu.found import SkippedError
 from tests.gpu.kit import LOCK, PACKAGES, locked
 from tests.gpu.parts import PARTS, Machine
+from tests.gpu.torch_parts import TORCH_PARTS
 from tests.support.cuda_stub import build
 from tests.support.fake_gpu import LIBRARY_NOT_FOUND, NOT_SUPPORTED, FakeGpu
 from tests.support.fake_nvml import FakeNvml
@@ -21,7 +25,7 @@ from weft.domain.cluster import Gpu
 from weft.gpus.inventory import inventory
 from weft.messages.signals import NodeSampled
 from weft.samples.benchmark_result import Measurement
-from weftd.executor.preflight import Checked
+from weftd.executor.preflight import Checked, LinksChecked
 
 IF_THERE = ("setuptools", "typing_extensions")  # other packages use them where they are installed
 LITTLE = ("--seconds", "0.1", "--blocks", "4", "--rounds", "16", "--launches", "2", "--passes", "2", "--array-mib", "1")
@@ -40,12 +44,33 @@ async def computes_wrong(gpu: Gpu, slowdowns: str) -> Checked:
     return Checked(failed="this GPU computes wrong")
 
 
+async def no_links(gpus: Sequence[Gpu], slowdowns: str) -> LinksChecked:
+    del gpus, slowdowns
+    return LinksChecked()
+
+
+async def wrong_links(gpus: Sequence[Gpu], slowdowns: str) -> LinksChecked:
+    del gpus, slowdowns
+    return LinksChecked(failed="the all-reduce is wrong")
+
+
+NO_TORCH = "PyTorch cannot be imported here"
+
+
+@contextmanager
+def no_torch(gpu: Gpu) -> Iterator[None]:
+    del gpu
+    raise SkippedError(NO_TORCH)
+    yield
+
+
 class Day:
     def __init__(self, folder: Path, *gpus: FakeGpu, **machine: object) -> None:
         self.nvml = FakeNvml(list(gpus))
         self.folder = folder
         self.machine = replace_machine(
-            Machine(inventory(self.nvml), folder, self.nvml, LITTLE, passes, lambda _: None, inf), machine
+            Machine(inventory(self.nvml), folder, self.nvml, LITTLE, passes, lambda _: None, inf, no_torch, no_links),
+            machine,
         )
 
     def report(self, *arguments: str) -> tuple[int, dict[str, dict[str, object]]]:
@@ -78,6 +103,7 @@ def test_every_part_is_in_the_report_with_the_name_of_the_device(
     code, report = day.report()
     assert report["devices"] == ["NVIDIA H200"]
     assert list(report["parts"]) == list(PARTS)
+    assert {part.get("skipped") for name, part in report["parts"].items() if name in TORCH_PARTS} == {NO_TORCH}
     whys = {name: part.get("why", "") for name, part in report["parts"].items()}
     assert (code, set(whys.values())) == (0, {""}), whys
     signals = report["parts"]["signals"]["found"]
@@ -93,6 +119,11 @@ def test_a_gpu_that_fails_its_check_or_shows_a_sign_makes_the_report_fail(tmp_pa
     assert code == 1
     assert report["parts"]["preflight"]["why"] == "GPU 0: this GPU computes wrong"
     assert "ecc-uncorrected" in str(report["parts"]["session"]["why"])
+
+
+def test_links_that_are_wrong_make_the_report_fail(tmp_path: Path) -> None:
+    code, report = Day(tmp_path, FakeGpu(uuid="GPU-1"), links=wrong_links).report("--only", "preflight")
+    assert (code, report["parts"]["preflight"]["why"]) == (1, "the all-reduce is wrong")
 
 
 def test_the_kit_has_the_packages_that_are_imported() -> None:
