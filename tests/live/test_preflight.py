@@ -1,6 +1,7 @@
 """The check of GPUs before a gang, on a live cluster with emulated GPUs: the real program measures each of them."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,11 @@ async def test_a_gang_starts_without_the_node_whose_gpu_fails_its_check(tmp_path
         assert view.placement is not None
         assert sick not in {each.node_id for each in view.placement.allocations}
         assert view.attempts == 0
+        for each in view.placement.allocations:  # their copies and an all-reduce were measured, too
+            kept = json.loads((cluster.local.home.node(each.node_id) / "preflight.json").read_bytes())
+            (model,) = kept["speeds"]
+            assert all(None not in speed for speed in kept["speeds"][model])
+            assert list(kept["all_reduces"]) == [f"4 {model}"]
         gpus = {gpu.index: gpu.health for gpu in (await cluster.client.gpus(node=sick)).gpus}
         health = gpus[2]
         assert health is not None
