@@ -29,14 +29,11 @@ OLD, NEW = "node-1", "node-2"
 
 
 class Pool:
-    """Four T4 on one node, four A100 on the other, and their scheduler; time is the test's."""
+    """The nodes that a test plays, and their scheduler; time is the test's."""
 
-    def __init__(self, of: Stores, bus: NatsBus) -> None:
-        self.stores, self.now = of, AT
-        self.nodes = [
-            ScriptedNode(OLD, capacity(gpus=4, model="T4")),
-            ScriptedNode(NEW, capacity(gpus=4, model="A100")),
-        ]
+    def __init__(self, of: Stores, bus: NatsBus, *nodes: ScriptedNode, now: float = AT) -> None:
+        self.stores, self.now = of, now
+        self.nodes = nodes
         self.leadership = Leadership(
             name="default", holder="scheduler-1", store=of.scheduler, clock=lambda: self.now, leader_seconds=60.0
         )
@@ -80,12 +77,14 @@ class Pool:
 
 @asynccontextmanager
 async def pool(tmp_path: Path, server: NatsServer) -> AsyncIterator[Pool]:
+    """Four T4 on one node, four A100 on the other."""
+    old, new = ScriptedNode(OLD, capacity(gpus=4, model="T4")), ScriptedNode(NEW, capacity(gpus=4, model="A100"))
     async with (
         embedded(tmp_path) as database,
         stores(database) as of,
         NatsBus.connect(server.url, name="scheduler") as bus,
     ):
-        made = Pool(of, bus)
+        made = Pool(of, bus, old, new)
         await bus.subscribe(AskStored, made.hear)
         yield made
 
