@@ -125,6 +125,26 @@ async def test_curves_are_found_by_whose_they_are_and_the_newest_wins(world: Wor
     await world.scorer.save_curves([])
 
 
+async def test_curves_of_several_models_are_those_of_workloads_and_the_newest_of_them(world: World) -> None:
+    def curve(subject: str, *models: str, pool: str = "default", at: float = AT) -> Curve:
+        points = tuple(CurvePoint(replicas=1, cpus=4.0, speed=1.0, model=model) for model in models)
+        return Curve(subject=subject, pool=pool, points=points, at=at)
+
+    both = [curve(f"workload:{name}", "T4", "A100", at=AT + late) for name, late in (("b", 0), ("a", 1), ("c", 1))]
+    others = [
+        curve("workload:one", "T4", "T4"),
+        curve("workload:unknown", "T4", ""),
+        curve("job:j-1", "T4", "A100"),
+        curve("workload:w", "T4", "A100", pool="other"),
+        curve("workload:none"),
+    ]
+    await world.scorer.save_curves([*others, *both])
+    for store in (world.scheduler, world.gateway):
+        assert await store.curves_of_models(pool="default", limit=10) == both
+        assert await store.curves_of_models(pool="default", limit=2) == both[1:]
+        assert await store.curves_of_models(pool="default", since=AT + 1, limit=10) == both[1:]
+
+
 async def test_a_scorer_finds_what_succeeded_of_the_tenants_it_asks_for(world: World) -> None:
     lease = await world.lead()
     jobs = await world.admitted(lease, "j-1", "j-2", "j-3", labels={"wanted": "1"})

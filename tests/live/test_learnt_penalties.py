@@ -24,7 +24,7 @@ NODES = ("node-1", "node-2")
 GPUS = 4
 SLOW = 1.5  # between the penalty that is learnt and the usual one
 ACROSS = 1.1  # how many times as long a step of the gang takes across nodes
-SECOND = 0.05  # of the servers, for a second of the test
+SECOND = 0.05  # real time for a second of the test
 SECONDS_MAX = 900
 
 

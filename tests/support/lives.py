@@ -18,7 +18,16 @@ from weft.domain.topology import Topology
 from weft.messages.asks import AskKind, RankTuning, Tune
 from weft.messages.history import Record
 from weft.messages.nodes import RunSeen, RunState
-from weft.messages.signals import ClassesLearnt, GpuScore, GpusScored, PairSlowdown, WorkloadClass, WorkloadPenalty
+from weft.messages.signals import (
+    ClassesLearnt,
+    Curve,
+    CurvePoint,
+    GpuScore,
+    GpusScored,
+    PairSlowdown,
+    WorkloadClass,
+    WorkloadPenalty,
+)
 from weft.planning.moves import MoveRules
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from weft.store import StoreUnavailableError, UnlawfulError
@@ -273,6 +282,9 @@ class Life:
         )
         penalty = WorkloadPenalty(workload="w-1", penalty=slower, confidence=1.0, at=self.now)
         await self.store.save_penalties([penalty], pool="default")
+        speeds = {"A100": slower, "T4": 1.0}
+        points = tuple(CurvePoint(replicas=1, cpus=1.0, speed=speed, model=model) for model, speed in speeds.items())
+        await self.store.save_curves([Curve(subject="workload:w-1", pool="default", points=points, at=self.now)])
         if self.tuner.random() < 0.7:  # else nobody is told
             self.scheduler_loop.learnt(ClassesLearnt(pool="default", classes=classes))
 

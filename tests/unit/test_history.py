@@ -209,7 +209,7 @@ async def test_records_of_another_format_are_named_and_the_replay_goes_on_at_the
     replay = replayed([*newer, *records[second:]], records.specs)
     assert replay.difference is None
     assert [one.record for one in replay.unread] == [records[first].number]
-    assert replay.unread[0].sentence == f"is of format {FORMAT + 1}; this version reads 1, 2 and {FORMAT}"
+    assert replay.unread[0].sentence == f"is of format {FORMAT + 1}; this version reads 1, 2, 3 and {FORMAT}"
     assert replay.skipped == second - first - 1
     assert replay.records == len(records) - second
 

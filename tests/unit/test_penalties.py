@@ -206,7 +206,7 @@ async def test_a_scheduler_reads_what_scorers_store_at_its_start_and_when_it_cha
     assert w.scheduler_loop.core.cluster_state.pool.free_capacity.locality.across("resnet") == 1.2
 
 
-async def test_random_lives_have_penalties_so_that_their_replays_do() -> None:
+async def test_random_lives_have_penalties_and_ratios_so_that_their_replays_do() -> None:
     """The histories that test_history replays have these in them."""
     life = Life(1)
     await life.live(200)
@@ -214,6 +214,7 @@ async def test_random_lives_have_penalties_so_that_their_replays_do() -> None:
     records = await life.store.history(pool="default", limit=10_000)
     found = [entry for record in records for entry in recorded.entries_of(record)]
     assert any(isinstance(entry, recorded.PenaltiesLearnt) for entry in found)
+    assert any(isinstance(entry, recorded.RatiosLearnt) for entry in found)
 
 
 # the simulation

@@ -193,10 +193,14 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return True if every GPU suits it, whatever its model and memory."""
         return not (self.models or self.excluded or self.gpu_memory)
 
+    def may_have(self, model: str) -> bool:
+        """Return True if its GPUs may be of this model, by their name."""
+        named = not self.models or model in self.models
+        return named and model not in self.excluded
+
     def suits(self, model: str, memory: int) -> bool:
         """Return True if a GPU of this model with `memory` bytes suits it."""
-        named = not self.models or model in self.models
-        return named and model not in self.excluded and memory >= self.gpu_memory
+        return self.may_have(model) and memory >= self.gpu_memory
 
     @property
     def gpu_kind(self) -> tuple[tuple[str, ...], tuple[str, ...], int]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from math import inf
 
 from msgspec import structs
 
@@ -19,13 +20,16 @@ from weft.planning.resource_request import (
     ResourceRequest,
     RoleRequest,
     between,
+    may_choose,
     of_one_model,
+    only_on,
     pinned_gpus,
     smallest,
     with_more,
 )
 
 Place = tuple[Allocation, ...]
+FASTEST_SCORE = 0.5  # no GPU takes less of the time of a typical one of its model
 
 
 def find(
@@ -40,15 +44,18 @@ def find(
     Roles are placed one after the other, in the order of the shape, and ranks are numbered so. Where not all the
     replicas fit that a job wants, it gets as many as do, and of each role `least` at least. A job that names several
     models gets GPUs of the first of them on which most of its replicas fit, and GPUs of several only if it fits on none
-    of them alone. Replicas of a service need not be alike. Nodes that the job avoids are taken only if no other place
-    is free: it never waits for one.
+    of them alone. A job of one size that names none gets the place where it ends soonest on GPUs of one model, by the
+    speed of the model for its workload, the scores of the GPUs and their distance. Replicas of a service need not be
+    alike. Nodes that the job avoids are taken only if no other place is free: it never waits for one.
     """
     if avoids := [node_id for node_id in asked.avoids if free_capacity.is_open(node_id)]:
         elsewhere = structs.replace(asked, avoids=())
         with free_capacity.without(avoids):
             found = find(free_capacity, resource_request, elsewhere, placer=placer)
         return found or find(free_capacity, resource_request, elsewhere, placer=placer)
-    best: Place | None = None
+    best = None if asked.is_service else _on_fastest(free_capacity, resource_request, asked, placer)
+    if best is not None:
+        return best
     for alone in () if asked.is_service else of_one_model(resource_request):
         found = _find_place(free_capacity, alone, asked, placer)
         if found is not None and (best is None or len(found) > len(best)):
@@ -56,6 +63,23 @@ def find(
         if best is not None and len(best) == sum(want.count for want in resource_request):
             break
     return best or _find_place(free_capacity, resource_request, asked, placer)
+
+
+def _on_fastest(
+    free_capacity: FreeCapacity, resource_request: ResourceRequest, asked: PlacementRequest, placer: Placer | None
+) -> Place | None:
+    """The fastest place on GPUs of one model; None if there is none, or the job has no choice between models."""
+    speeds = free_capacity.speeds_for(asked)
+    if not speeds or not may_choose(resource_request):
+        return None
+    best, least = None, inf
+    for model, speed in sorted(speeds.items(), key=lambda each: (-each[1], each[0])):
+        if FASTEST_SCORE / speed >= least:
+            break
+        found = _find_place(free_capacity, only_on(resource_request, model), asked, placer)
+        if found is not None and (slowdown := free_capacity.slowdown(found, asked)) < least:
+            best, least = found, slowdown
+    return best
 
 
 def _find_place(

@@ -86,5 +86,5 @@ def asked_by(job: Job, learnt: Mapping[str, str] = NOTHING_LEARNT) -> PlacementR
         job.id,
         tolerates=tolerates,
         avoids=avoided(job.failures),
-        workload=workload_of(job.spec) if gpus > 1 and tolerates is None else "",
+        workload=workload_of(job.spec) if gpus and tolerates is None else "",
     )

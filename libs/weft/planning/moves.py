@@ -23,11 +23,10 @@ from weft.domain.job import Allocation
 from weft.planning.capacity import FreeCapacity
 from weft.planning.choosing_again import ChoosingAgain, Movable
 from weft.planning.finding import Place, find, fits_there
-from weft.planning.locality import Locality
 from weft.planning.order import Key
 from weft.planning.policy import GAINFUL, Policy
 from weft.planning.queue import Place as PlaceInOrder
-from weft.planning.resource_request import PlacementRequest, ResourceRequest
+from weft.planning.resource_request import PlacementRequest, ResourceRequest, with_gpus
 from weft.planning.scores import TYPICAL, GpuKey
 
 HORIZON_S = 7200.0
@@ -171,7 +170,7 @@ class Moves:
         self._in_vain = 0  # looks in a row that found no move
         self._chances: dict[str, _Chance] = {}  # by job
         self._fastest: dict[str, float] = {}  # by class, the best score of any GPU
-        self._scored: tuple[int, Locality] | None = None  # the scores and penalties for which these were worked out
+        self._scored: tuple[object, ...] = ()  # the scores, penalties and speeds for which these were worked out
         self._choosing = ChoosingAgain()
 
     def __getstate__(self) -> dict[str, object]:
@@ -266,7 +265,7 @@ class Moves:
         return _Chance(
             version=version,
             candidate=candidate,
-            part=1.0 - self._fastest_of(asked.job_class) / slowdown,
+            part=1.0 - self._fastest_of(asked.job_class) / self._fastest_model(job_id, asked) / slowdown,
             needed=self._rules.margin * cost_s,
             not_before=candidate.since + REST * cost_s if candidate.epoch else -inf,
         )
@@ -293,8 +292,16 @@ class Moves:
             self._fastest[job_class] = min([TYPICAL, *scores.values()])  # a GPU without a score counts as typical
         return self._fastest[job_class]
 
+    def _fastest_model(self, job_id: str, asked: PlacementRequest) -> float:
+        """The speed of the fastest model that the job may have, in parts of the fastest of all."""
+        speeds = self._cluster.free_capacity.speeds_for(asked)
+        requests = [want.request for want in self._cluster.as_placed(job_id) if speeds and with_gpus(want.request)]
+        suited = [speed for model, speed in speeds.items() if all(one.may_have(model) for one in requests)]
+        return max(suited, default=1.0)
+
     def _forget_scores(self) -> None:
-        if self._scored != (scored := (self._cluster.score_news(), self._cluster.free_capacity.locality)):
+        free_capacity = self._cluster.free_capacity
+        if self._scored != (scored := (self._cluster.score_news(), free_capacity.locality, free_capacity.model_speeds)):
             self._scored = scored
             self._chances.clear()
             self._fastest.clear()
@@ -399,12 +406,13 @@ def _worth(
 
 def _one_by_one(free_capacity: FreeCapacity, jobs: Sequence[Movable], margin: float) -> list[Move]:
     """The jobs that gain most by what is free now, one after the other."""
-    free: dict[tuple[ResourceRequest, str, float], float | None] = {}  # the slowdown of the best free place, by need
+    free: dict[tuple[object, ...], float | None] = {}  # the slowdown of the best free place, by need
     hopeful: list[tuple[float, str, Movable, float]] = []
     for job in jobs:
         slowdown = _slowdown(free_capacity, job)
         penalty = free_capacity.locality.across(job.asked.workload)
-        need = (job.resource_request, job.asked.job_class, penalty)
+        workload = job.asked.workload if free_capacity.model_speeds else ""
+        need = (job.resource_request, job.asked.job_class, penalty, workload)
         if need not in free:
             found = find(free_capacity, job.resource_request, job.asked)
             free[need] = None if found is None else free_capacity.slowdown(found, job.asked)

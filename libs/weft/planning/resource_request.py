@@ -49,8 +49,8 @@ ResourceRequest = tuple[RoleRequest, ...]
 
 
 class PlacementRequest(Struct, frozen=True):
-    """The facts of a job that its placement may use. `workload`: the workload of a job with several GPUs, else
-    empty; it has a locality penalty. `key` seeds the random placement; `beside`: the GPUs, by node, of
+    """The facts of a job that its placement may use. `workload`: the workload of a job with whole GPUs, else empty; it
+    has a locality penalty and speeds by model. `key` seeds the random placement; `beside`: the GPUs, by node, of
     which the job has shares already, or which a service has (-1: nothing of any). `tolerates`: of a service, the score
     up to which a GPU serves it as well as the fastest. `avoids`: nodes on which it failed, taken only if it fits
     nowhere else."""
@@ -125,6 +125,15 @@ def of_one_model(resource_request: ResourceRequest) -> Iterator[ResourceRequest]
     if preferred or len(named) > 1:
         for model in preferred | named:
             yield only_on(resource_request, model)
+
+
+def may_choose(resource_request: ResourceRequest) -> bool:
+    """Return True if one size of the job can start, with whole GPUs of any model that suits it and on any node. A job
+    that names models prefers them in that order; one that prefers a model was given it by a planner."""
+    requests = [want.request for want in resource_request if with_gpus(want.request)]
+    fixed = all(want.least == want.count for want in resource_request)
+    free = all(not (one.models or one.prefers or one.share or one.node) for one in requests)
+    return bool(requests) and fixed and free
 
 
 def gpus_of(resource_request: ResourceRequest) -> float:

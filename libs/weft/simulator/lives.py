@@ -7,7 +7,7 @@ from math import ceil, inf
 from msgspec import structs
 
 from weft.domain.job import Allocation
-from weft.planning.capacity import FreeCapacity
+from weft.planning.capacity import NO_SPEEDS, FreeCapacity
 from weft.planning.growth import OFFER_COOL_DOWN_SECONDS
 from weft.planning.jobs import promoted
 from weft.planning.order import Order
@@ -306,7 +306,11 @@ class Lives:
         if job.serves is not None:
             return 1.0
         scores, locality = self._truth.of(job.trace.job_class), self._truth.locality
-        slowdown = self.free_capacity.slowdown(job.allocations, job.asked, scores=scores, locality=locality)
+        elastic = job.trace.elastic
+        speeds = NO_SPEEDS if elastic is not None and elastic.by_model else None  # those are in its own speeds already
+        slowdown = self.free_capacity.slowdown(
+            job.allocations, job.asked, scores=scores, locality=locality, speeds=speeds
+        )
         return slowdown / self._measured_spread(job)
 
     def _measured_spread(self, job: SimulatedJob) -> float:

@@ -10,6 +10,7 @@ from weft.planning.moves import MoveRules
 from weft.planning.preemption.minimum_run import SECONDS, MinimumRun
 from weft.planning.reserving import PATIENCE_SECONDS
 from weft.planning.shares import Amounts
+from weft.variability.models import WorkloadRatios
 
 MOVES = MoveRules()
 GRACE_S = 30.0  # the default of a job
@@ -94,6 +95,8 @@ class World(Struct, frozen=True, kw_only=True):
     `drift_s`: how often every GPU gets other scores (0: never). `noise`: the standard deviation of one measured step
     time, as a part of it; `sample_s`: how often each GPU at work is measured; `benchmark_s`: how often each idle
     one is, for every class.
+    `model_ratios`: how many times as fast workloads are on one model of GPUs as on another, which the policy knows
+    beside what is usual for a class; None: all models are equally fast.
     `durations_known`: whether the policy knows each job's work; else only its user's estimate. `quotas`: of the
     tenants.
     """
@@ -101,6 +104,7 @@ class World(Struct, frozen=True, kw_only=True):
     penalty: float = LOCALITY_PENALTY
     penalties: Mapping[str, float] = {}
     penalties_known: bool = True
+    model_ratios: tuple[WorkloadRatios, ...] | None = None
     rack_penalty: float = 1.0
     start_s: float = 0.0
     move_s: float = MOVES.cost_seconds

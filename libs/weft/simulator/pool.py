@@ -10,6 +10,7 @@ from weft.planning.resource_request import ResourceRequest, RoleRequest
 from weft.planning.scores import GpuKey, Scores
 from weft.simulator.model import Cluster, World
 from weft.simulator.workload import Elastic
+from weft.variability.models import ModelSpeeds
 
 ROLE = "worker"
 SOME_CPU = 1e-6  # cores of a replica that needs none worth counting
@@ -57,6 +58,8 @@ def room_of(
         placer=placer,
         locality=locality_of(world, known=world.penalties_known),
     )
+    if world.model_ratios is not None:
+        free_capacity.model_speeds = ModelSpeeds(world.model_ratios)
     for node in nodes_of(cluster):
         free_capacity.add(node)
     return free_capacity

@@ -270,6 +270,8 @@ class GatewayStore(
 
     async def curves(self, *, pool: str, subjects: Sequence[str]) -> list[Curve]: ...
 
+    async def curves_of_models(self, *, pool: str, since: float = 0.0, limit: int) -> list[Curve]: ...
+
     async def policy(self, *, pool: str) -> str:
         """The order, placement and backfill of the pool's last leader; empty if none was stored."""
 
@@ -439,6 +441,9 @@ class SchedulerStore(RelayStore, LeaseStore, Protocol):
 
     async def penalties(self, *, pool: str, since: float = 0.0) -> list[WorkloadPenalty]:
         """Locality penalties of workloads stored since then, the newest last; without their points."""
+
+    async def curves_of_models(self, *, pool: str, since: float = 0.0, limit: int) -> list[Curve]:
+        """The newest curves of workloads that ran on GPUs of several models, stored since then, the newest last."""
 
     async def quotas(self, *, pool: str | None = None) -> list[Quota]:
         """The quotas of the pool, by name."""

@@ -7,15 +7,19 @@ A100 over T4 and T4 over V100. Two models that no measurement connects count as 
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import exp, log, sqrt
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from weft.messages.signals import Curve
 
 OTHER_CLASS_COUNTS = 0.1  # the weight of a ratio that jobs of another class have, against one of the same class
+OWN_COUNTS = 100.0  # the weight of a ratio that jobs of the same workload have, against what is usual for its class
+SPEED_LEAST = 0.001
+KNOWN_MAX = 4096
+RATIOS_MAX = 2000  # the newest workloads that ran on several models
 NAME_PARTS = re.compile(r"[a-z0-9]+")
 NAME_PARTS_MAX = 3  # of `RTX 2080 Ti`
 
@@ -27,6 +31,13 @@ class ModelRatio(Struct, frozen=True):
     model: str
     other: str
     times: float
+
+
+class WorkloadRatios(Struct, frozen=True, kw_only=True):
+    """The ratios between models that the jobs of a workload have shown."""
+
+    workload: str
+    ratios: tuple[ModelRatio, ...]
 
 
 # The medians of ResNet and CycleGAN (compute) and of Transformer and LM (mixed) on K80, P100 and V100; and those of
@@ -47,17 +58,58 @@ STARTING = (
 def relative_speeds(models: Iterable[str], job_class: str, measured: Sequence[ModelRatio] = ()) -> dict[str, float]:
     """The speed of one GPU of each model for jobs of that class, in any unit. `measured`: beside the start values."""
     names = sorted(set(models))
+    known = [*_starting(names), *measured]
+    return _fitted(names, [(it, 1.0 if it.job_class == job_class else OTHER_CLASS_COUNTS) for it in known])
+
+
+def _fitted(names: Sequence[str], weighted: Iterable[tuple[ModelRatio, float]]) -> dict[str, float]:
     place = {model: at for at, model in enumerate(names)}
-    known = [*_starting(names), *(it for it in measured if it.model in place and it.other in place)]
+    known = [(it, weight) for it, weight in weighted if it.model in place and it.other in place]
     if not known:
         return dict.fromkeys(names, 1.0)
     equations, values = np.zeros((len(known), len(names))), np.zeros(len(known))
-    for row, it in enumerate(known):
-        weight = sqrt(1.0 if it.job_class == job_class else OTHER_CLASS_COUNTS)
+    for row, (it, counts) in enumerate(known):
+        weight = sqrt(counts)
         equations[row, place[it.model]], equations[row, place[it.other]] = weight, -weight
         values[row] = weight * log(it.times)
     logarithms = np.linalg.lstsq(equations, values, rcond=None)[0]
     return {model: exp(logarithms[at]) for model, at in place.items()}
+
+
+class ModelSpeeds:
+    """How fast a GPU of each model is for jobs of a class or, where that was measured, of a workload. `classes`: by
+    workload."""
+
+    def __init__(self, ratios: Iterable[WorkloadRatios] = (), classes: Mapping[str, str] | None = None) -> None:
+        self._own = {one.workload: one.ratios for one in ratios}
+        classes = classes or {}
+        self._all = [
+            structs.replace(it, job_class=classes.get(workload, ""))
+            for workload, shown in self._own.items()
+            for it in shown
+        ]
+        self._known: dict[tuple[frozenset[str], str, str], Mapping[str, float]] = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        """The state without what is derived from the rest when needed."""
+        return {**self.__dict__, "_known": {}}
+
+    def of(self, models: frozenset[str], job_class: str, workload: str) -> Mapping[str, float]:
+        """By model, its speed in parts of that of the fastest; empty if all are equally fast."""
+        key = (models, job_class, workload if workload in self._own else "")
+        if key not in self._known:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[key] = self._found(sorted(models), job_class, self._own.get(workload, ()))
+        return self._known[key]
+
+    def _found(self, models: Sequence[str], job_class: str, own: Iterable[ModelRatio]) -> Mapping[str, float]:
+        speeds = relative_speeds(models, job_class, self._all)
+        usual = [ModelRatio(job_class, one, other, speeds[one] / speeds[other]) for other, one in pairwise(models)]
+        speeds = _fitted(models, [*((it, 1.0) for it in usual), *((it, OWN_COUNTS) for it in own)])
+        fastest = max(speeds.values(), default=1.0)
+        parts = {model: max(SPEED_LEAST, round(speed / fastest, 3)) for model, speed in speeds.items()}
+        return parts if min(parts.values(), default=1.0) < 1.0 else {}
 
 
 def ratios_in(curve: Curve, job_class: str) -> list[ModelRatio]:
@@ -73,6 +125,12 @@ def ratios_in(curve: Curve, job_class: str) -> list[ModelRatio]:
             times = by_model[model][min(both)] / by_model[other][min(both)]
             found.append(ModelRatio(job_class, model, other, times))
     return found
+
+
+def ratios_of(curves: Iterable[Curve]) -> list[WorkloadRatios]:
+    """The ratios that workloads showed, by their curves; without those that showed none."""
+    shown = [(curve.subject.removeprefix("workload:"), tuple(ratios_in(curve, ""))) for curve in curves]
+    return [WorkloadRatios(workload=workload, ratios=ratios) for workload, ratios in shown if ratios]
 
 
 def _starting(names: Iterable[str]) -> list[ModelRatio]:

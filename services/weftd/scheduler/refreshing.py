@@ -1,10 +1,12 @@
-"""Refreshes scores, classes, slowdowns, penalties and quotas that the core knows, from messages and from the store."""
+"""Refreshes what the core knows of scores, classes, slowdowns, penalties, models and quotas, from messages and from the
+store."""
 
 from collections.abc import Sequence
 
 from weft.domain.quotas import Quota
 from weft.messages.signals import GpuScore, WorkloadClass
 from weft.store import SchedulerStore
+from weft.variability.models import RATIOS_MAX, WorkloadRatios, ratios_of
 from weftd.scheduler.thinking.core import Scheduler
 from weftd.scheduler.thinking.record.history import Journal
 
@@ -47,16 +49,22 @@ class Refresher:
         since, joined = self._scores_at - SCORES_SLACK_SECONDS, sorted(self.joined)
         found = await self._store.scores(pool=self._core.pool, since=since, nodes=joined)
         self._learn(await self._store.classes(pool=self._core.pool, since=since), now)
-        slowdowns = await self._store.slowdowns()
-        if self._core.cluster_state.score_cache.is_slowed_anew(slowdowns):
+        slowdowns, cache = await self._store.slowdowns(), self._core.cluster_state.score_cache
+        if cache.is_slowed_anew(slowdowns):
             self._journal.slow(slowdowns)
         penalties = await self._store.penalties(pool=self._core.pool, since=since)
-        if news := [one for one in penalties if self._core.cluster_state.score_cache.is_penalty_news(one)]:
+        if news := [one for one in penalties if cache.is_penalty_news(one)]:
             self._journal.learn_penalties(news)
+        if new_ratios := [one for one in await self.ratios(since=since) if cache.is_ratio_news(one)]:
+            self._journal.learn_ratios(new_ratios)
         self._scores_at = now
         self.joined.clear()
         if new := [score for score in found if self._core.cluster_state.score_cache.is_news(score)]:
             self._journal.rescore(new)
+
+    async def ratios(self, *, since: float = 0.0) -> list[WorkloadRatios]:
+        """The ratios between models of GPUs that workloads have shown, the newest last."""
+        return ratios_of(await self._store.curves_of_models(pool=self._core.pool, since=since, limit=RATIOS_MAX))
 
     async def read_quotas(self) -> list[Quota]:
         return await self._store.quotas(pool=self._core.pool) if self._obeys_quotas else []

@@ -288,7 +288,7 @@ class SchedulerLoop:
             spares=self.core.settings.spares,
         )
         slowdowns = await self._store.slowdowns()
-        penalties = await self._store.penalties(pool=pool)
+        penalties, ratios = await self._store.penalties(pool=pool), await self._refresher.ratios()
         nodes, jobs, scores, classes, quotas = await asyncio.gather(
             self._store.nodes(pool=pool),
             self._store.open_jobs(pool=pool),
@@ -308,6 +308,7 @@ class SchedulerLoop:
             classes=classes,
             slowdowns=slowdowns,
             penalties=penalties,
+            ratios=ratios,
             quotas=quotas,
             used=used,
             now=self._clock(),

@@ -19,9 +19,11 @@ from weft.planning.capacity.node_index import Cost, NodeIndex
 from weft.planning.locality import Locality
 from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weft.planning.scores import TYPICAL, GpuKey, Scores
+from weft.variability.models import ModelSpeeds
 
 CHANGES_MAX = 200_000  # names of changed nodes that are kept, before every offer is worked out anew
 OFFERS_MAX = 64  # needs whose best node is kept up to date; each holds an entry for every node
+NO_SPEEDS: Mapping[str, float] = {}
 CPU_GRAIN = 1e-6  # rounding error of adding and subtracting cores
 
 _node_id = attrgetter("node_id")
@@ -144,7 +146,8 @@ class NodeCapacity:
 class FreeCapacity:
     """The nodes of one pool by how many GPUs are free on them. A node that takes no work is in no bucket.
 
-    `scores` and `locality` give how fast a job is on which GPUs; `placer` chooses among places (none: `packed`).
+    `scores`, `locality` and `model_speeds` (None: all models are equally fast) give how fast a job is on which GPUs;
+    `placer` chooses among places (none: `packed`).
     """
 
     def __init__(
@@ -153,6 +156,7 @@ class FreeCapacity:
         self.nodes: dict[str, NodeCapacity] = {}
         self.scores = scores or Scores()
         self.locality = locality or Locality()
+        self.model_speeds: ModelSpeeds | None = None
         self.placer = placer
         self.grown = 0  # counts the changes after which a job that did not fit might
         self.buckets: dict[int, list[str]] = {}  # by how many GPUs are free: the open nodes, by id
@@ -164,6 +168,7 @@ class FreeCapacity:
         self._in_order: list[NodeCapacity] | None = None  # the open nodes by id, once they were asked for
         self._occupied: set[str] = set()  # ids of nodes with occupied GPUs
         self._largest: int | None = None
+        self._models: frozenset[str] | None = None  # models of all GPUs, once they were asked for
         self._supposed: list[dict[str, _NodeState]] = []  # by scope of `supposing`, the inmost last: nodes as they were
 
     def __getstate__(self) -> dict[str, object]:
@@ -187,6 +192,8 @@ class FreeCapacity:
         if known is None or known.gpus.models.keys() != free_capacity.gpus.models.keys():
             self.scores.forget_bins()
             self._largest = None
+        if known is None or known.gpus.models != free_capacity.gpus.models:
+            self._models = None
         free_capacity.take(held)
         if occupied:
             self._occupied.add(node.id)
@@ -198,7 +205,7 @@ class FreeCapacity:
         self.close([node_id])
         self._occupied.discard(node_id)
         if self.nodes.pop(node_id, None) is not None:
-            self._largest = None
+            self._largest = self._models = None
 
     def close(self, node_ids: Iterable[str]) -> None:
         """Take nodes out of what may be given, until `reopen`."""
@@ -267,7 +274,7 @@ class FreeCapacity:
             )
             for node_id, node in self.nodes.items()
         ]
-        return (self.scores.changes, self.locality, nodes)
+        return (self.scores.changes, self.locality, self.model_speeds, nodes)
 
     # what jobs hold
 
@@ -389,12 +396,15 @@ class FreeCapacity:
         *,
         scores: Mapping[GpuKey, float] | None = None,
         locality: Locality | None = None,
+        speeds: Mapping[str, float] | None = None,
     ) -> float:
-        """Seconds that a second of work takes there: the score of the slowest GPU, times the locality (PAL's model).
+        """Seconds that a second of work takes there: the score of the slowest GPU, in parts of the speed of its model,
+        times the locality (PAL's model).
 
-        `scores` of its class, and `locality`: instead of the room's own.
+        `scores` of its class, `locality` and `speeds` of models: instead of the room's own.
         """
         believed = self.scores.of(asked.job_class) if scores is None else scores
+        speeds = self.speeds_for(asked) if speeds is None else speeds
         slowest = 0.0
         nodes: set[str] = set()
         gpus: list[int] = []
@@ -404,11 +414,23 @@ class FreeCapacity:
             gpus += allocation.gpus
             for gpu in allocation.gpus:
                 score = believed.get((node_id, gpu), TYPICAL)
+                if speeds and node_id in self.nodes:
+                    score /= speeds.get(self.nodes[node_id].gpus.models.get(gpu, ""), 1.0)
                 if score > slowest:
                     slowest = score
         if len(nodes) == 1:
             return (slowest or TYPICAL) * self.within(next(iter(nodes)), gpus, asked.workload, locality=locality)
         return (slowest or TYPICAL) * self.spread_over(nodes, asked.workload, locality=locality)
+
+    def speeds_for(self, asked: PlacementRequest) -> Mapping[str, float]:
+        """By model of GPUs, how fast the job is there, in parts of the fastest; empty if it is equally fast on all."""
+        if self.model_speeds is None or asked.is_service:
+            return NO_SPEEDS
+        if self._models is None:
+            self._models = frozenset(model for node in self.nodes.values() for model in node.gpus.models.values())
+        if len(self._models) < 2:
+            return NO_SPEEDS
+        return self.model_speeds.of(self._models, asked.job_class, asked.workload)
 
     def within(self, node_id: str, gpus: Collection[int], workload: str, *, locality: Locality | None = None) -> float:
         """The factor by which a gang takes longer because of the links between its GPUs, all of them on one node."""

@@ -6,13 +6,13 @@ from msgspec import Struct
 
 from weft.domain.job import Allocation
 from weft.domain.text import listed, plural
-from weft.planning.capacity import FreeCapacity
+from weft.planning.capacity import NO_SPEEDS, FreeCapacity
 from weft.planning.capacity.gpus_left import Left
 from weft.planning.finding import find
 from weft.planning.placement.unscored import packed, tightest_node
 from weft.planning.reasons.shortages import each_asks, part_text, short_on_each
 from weft.planning.reasons.slow import SlowGpus
-from weft.planning.resource_request import PlacementRequest, ResourceRequest, gpus_in, is_pinned
+from weft.planning.resource_request import PlacementRequest, ResourceRequest, gpus_in, is_pinned, may_choose
 from weft.planning.scores import TYPICAL, GpuKey
 
 SHARING = "best fit"  # how every policy places shares
@@ -25,7 +25,8 @@ NONE_SLOW = SlowGpus({}, 0.0)
 class PlacementExplanation(Struct, frozen=True):
     """In `numbers`, `slowdown` is the score of the slowest GPU (`slowest`) times `locality`: the factor of the network
     between its nodes, or of the links between its GPUs if they are on one node. `penalty_learnt`: the factor across
-    nodes that its workload has shown, where that is known."""
+    nodes that its workload has shown, where that is known. `model_speed`: how fast the job is on the model of its GPUs,
+    in parts of the fastest model; the slowdown is beside that."""
 
     sentence: str
     numbers: dict[str, float]
@@ -56,7 +57,7 @@ def why_there(
     slowdown = (
         max(free_capacity.slowdown([one], asked) for one in allocations if one.gpus)
         if asked.is_service
-        else free_capacity.slowdown(allocations, asked)
+        else free_capacity.slowdown(allocations, asked, speeds=NO_SPEEDS)
     )
     locality = slowdown / slowest
     numbers = {"slowdown": slowdown, "slowest": slowest, "locality": locality}
@@ -74,6 +75,7 @@ def why_there(
     sentence = f"{how}: {_what(allocations)} of {where}, {speed}"
     if shared:
         sentence += _left_then(free_capacity, shared) + _beside(free_capacity, shared, asked.job_class, numbers)
+    sentence += _on_model(free_capacity, resource_request, asked, allocations, numbers)
     if not (pinned or asked.is_service):
         sentence += _forced(free_capacity, resource_request, allocations)
     taken = _gpus_of(allocations)
@@ -81,13 +83,45 @@ def why_there(
     otherwise = None if alike else find(free_capacity, resource_request, asked, placer=packed)
     if otherwise is not None:
         numbers["slowdown_packed"] = free_capacity.slowdown(otherwise, asked)
-        sentence += _against(numbers["slowdown_packed"], slowdown)
+        sentence += _against(numbers["slowdown_packed"], free_capacity.slowdown(allocations, asked))
         left = _free_beside(free_capacity, resource_request, nodes) | _gpus_of(otherwise)
         if avoided := slow.avoided(sorted(left - taken), slowest):
             sentence += f"; left aside: {avoided}"
     if named := slow.taken(sorted(taken)):
         sentence += f"; taken although {named}"
     return PlacementExplanation(sentence, numbers)
+
+
+def _on_model(
+    free_capacity: FreeCapacity,
+    resource_request: ResourceRequest,
+    asked: PlacementRequest,
+    allocations: Sequence[Allocation],
+    numbers: dict[str, float],
+) -> str:
+    """The models that were considered for a job that has a choice, and the reason for the model that it gets."""
+    speeds = free_capacity.speeds_for(asked)
+    if not speeds:
+        return ""
+    taken = {free_capacity.nodes[node_id].gpus.models[gpu] for node_id, gpu in _gpus_of(allocations)}
+    slowest = min(taken, key=lambda model: (speeds[model], model))
+    numbers["model_speed"] = speeds[slowest]
+    if not may_choose(resource_request):
+        return ""
+    requests = [want.request for want in resource_request if want.request.gpus]
+    suited = {model: speed for model, speed in speeds.items() if all(one.may_have(model) for one in requests)}
+    others = sorted(suited.keys() - taken, key=lambda model: (-suited[model], model))
+    faster = [model for model in others if suited[model] > speeds[slowest]]
+    on = listed(sorted(taken))
+    if len(taken) > 1:
+        return f"; on {on}, because it fits on no model of GPUs alone" if others or len(suited) > 1 else ""
+    if faster:
+        parts = [f"{model} is {suited[model] / speeds[slowest]:.1f} times as fast for it" for model in faster]
+        return f"; on {on}, because no faster place is free: {listed(parts)}"
+    if others:
+        parts = [f"{model} ({suited[model] / speeds[slowest]:.2f})" for model in others]
+        return f"; on {on}, the fastest model for it: considered were {listed(parts)} too, in parts of its speed"
+    return ""
 
 
 def _what(allocations: Sequence[Allocation]) -> str:

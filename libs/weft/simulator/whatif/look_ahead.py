@@ -87,6 +87,7 @@ class LookAhead:
         self._free_capacity = FreeCapacity(
             Scores(present.scores), placer=policy.placing.placer, locality=present.locality
         )
+        self._free_capacity.model_speeds = present.model_speeds
         for node in present.nodes:
             self._free_capacity.add(node)
         gpus = sum(len(node.capacity.gpus) for node in present.nodes)

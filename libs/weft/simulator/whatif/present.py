@@ -18,6 +18,7 @@ from weft.planning.preemption.minimum_run import SECONDS, MinimumRun
 from weft.planning.resource_request import PlacementRequest, ResourceRequest, resource_request_of_job
 from weft.planning.scores import GpuKey
 from weft.simulator.whatif.durations import Assumptions
+from weft.variability.models import ModelSpeeds
 
 SUPPOSED = "supposed-"  # how the names of jobs and nodes begin that are not there
 COMES_BACK = frozenset(
@@ -64,7 +65,8 @@ class JobNow(Struct, frozen=True, kw_only=True):
 
 class Present(Struct, frozen=True, kw_only=True):
     """`jobs` are of one moment; `scores`: by class, how fast each GPU is believed to be; `quotas`: those in force.
-    `minimum_run`: how long a job runs before it may be pre-empted; `locality`: what distance is believed to cost."""
+    `minimum_run`: how long a job runs before it may be pre-empted; `locality`: what distance is believed to cost;
+    `model_speeds`: how fast jobs are believed to be on each model of GPUs (None: equally fast)."""
 
     nodes: tuple[Node, ...]
     jobs: tuple[JobNow, ...]
@@ -73,6 +75,7 @@ class Present(Struct, frozen=True, kw_only=True):
     quotas: tuple[Quota, ...] = ()
     minimum_run: MinimumRun = MinimumRun(SECONDS)
     locality: Locality = Locality()
+    model_speeds: ModelSpeeds | None = None
 
 
 class Supposition(Struct, frozen=True, kw_only=True):

@@ -149,5 +149,8 @@ class PostgresLearnt:
     async def curves(self, *, pool: str, subjects: Sequence[str]) -> list[Curve]:
         return [curve_of(row) for row in await self.asking.rows("curves", pool, list(subjects))]
 
+    async def curves_of_models(self, *, pool: str, since: float = 0.0, limit: int) -> list[Curve]:
+        return [curve_of(row) for row in await self.asking.rows("curves_of_models", pool, since, limit)]
+
     async def forget_curves(self, *, before: float) -> int:
         return await self.asking.count("forget_curves", before)

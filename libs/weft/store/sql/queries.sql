@@ -1264,6 +1264,14 @@ ON CONFLICT (pool, subject) DO UPDATE SET points = excluded.points, at = exclude
 SELECT pool, subject, points::text AS points, extract(epoch FROM at)::float8 AS at
   FROM curves WHERE pool = $1 AND subject = ANY ($2::text[]) ORDER BY subject;
 
+-- name: curves_of_models
+SELECT pool, subject, points::text AS points, extract(epoch FROM at)::float8 AS at
+  FROM (SELECT * FROM curves
+         WHERE pool = $1 AND at >= to_timestamp($2::float8) AND subject LIKE 'workload:%'
+           AND (SELECT count(DISTINCT point ->> 'model') FROM jsonb_array_elements(points) AS point) > 1
+         ORDER BY at DESC, subject DESC LIMIT $3) AS newest
+ ORDER BY at, subject;
+
 -- router
 
 -- name: open_services

@@ -154,6 +154,7 @@ def _place(numbers: dict[str, float]) -> list[str]:
     slowdown, slowest = numbers.pop("slowdown", None), numbers.pop("slowest", None)
     locality = numbers.pop("locality", 1.0)
     numbers.pop("penalty_learnt", None)
+    numbers.pop("model_speed", None)
     numbers.pop("slowdown_packed", None)
     if slowdown is not None and slowest is not None:
         of = f" ({slowest:.2f} for its slowest GPU, times {locality:.2f} for its distance)" if locality != 1.0 else ""

@@ -27,6 +27,7 @@ from weft.simulator.whatif.look_ahead import WhatIfOutcome
 from weft.simulator.whatif.present import JobNow, Present, Supposition, job_of, jobs_now, policy_of, supposed
 from weft.simulator.whatif.worker import Task, encoded, outcomes_of
 from weft.store.tenants import Access
+from weft.variability.models import ModelSpeeds, ratios_of
 from weft.variability.penalties import believed
 from weftd.gateway.allowances import check
 from weftd.gateway.errors import RejectedError
@@ -85,6 +86,7 @@ async def _asked(gateway: Gateway, who: Access, wanted: WhatIfWanted) -> WhatIfA
     assumptions = Assumptions(await gateway.estimates.durations(pool), gateway.estimates.steps(holding))
     learnt = {one.workload: one.job_class for one in await snapshots.classes(pool)}
     penalties = {one.workload: believed(one.penalty, one.confidence) for one in await snapshots.penalties(pool)}
+    ratios = ratios_of(await snapshots.curves_of_models(pool))
     scores, quotas = _scores(await snapshots.scores(pool)), await snapshots.quotas(pool)
     policy = policy_of(await gateway.store.policy(pool=pool))
     minimum_run = MinimumRun(await gateway.store.preemption_after(pool=pool))
@@ -113,6 +115,7 @@ async def _asked(gateway: Gateway, who: Access, wanted: WhatIfWanted) -> WhatIfA
             scores=scores,
             quotas=tuple(quotas),
             locality=Locality(by_workload=penalties),
+            model_speeds=ModelSpeeds(ratios, learnt),
             minimum_run=minimum_run,
         )
         return WhatIfAsked(

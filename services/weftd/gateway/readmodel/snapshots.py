@@ -10,9 +10,10 @@ from msgspec import Struct
 from weft.domain.cluster import Node
 from weft.domain.job import Job
 from weft.domain.quotas import Quota
-from weft.messages.signals import GpuScore, WorkloadClass, WorkloadPenalty
+from weft.messages.signals import Curve, GpuScore, WorkloadClass, WorkloadPenalty
 from weft.planning.in_order import KnownPlaces, order_of
 from weft.store import GatewayStore, StoreUnavailableError
+from weft.variability.models import RATIOS_MAX
 from weftd.gateway.thinking.admission import Admission
 
 T = TypeVar("T")
@@ -144,6 +145,7 @@ class Snapshots:
         self._scores: dict[str, Fresh[list[GpuScore]]] = {}
         self._classes: dict[str, Fresh[list[WorkloadClass]]] = {}
         self._penalties: dict[str, Fresh[list[WorkloadPenalty]]] = {}
+        self._curves: dict[str, Fresh[list[Curve]]] = {}
         self._quotas: dict[str, Fresh[list[Quota]]] = {}
         self._places: dict[str, KnownPlaces] = {}
 
@@ -202,6 +204,13 @@ class Snapshots:
             read = partial(self._store.penalties, pool=pool)
             self._penalties[pool] = Fresh(read, clock=self._clock, seconds=SCORES_SECONDS)
         return await self._penalties[pool].get()
+
+    async def curves_of_models(self, pool: str) -> list[Curve]:
+        """The curves of workloads that ran on several models. Only for known pools, as above."""
+        if pool not in self._curves:
+            read = partial(self._store.curves_of_models, pool=pool, limit=RATIOS_MAX)
+            self._curves[pool] = Fresh(read, clock=self._clock, seconds=SCORES_SECONDS)
+        return await self._curves[pool].get()
 
     async def pools(self) -> list[str]:
         """Every pool that has nodes, and the default one."""

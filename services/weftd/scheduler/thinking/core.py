@@ -25,6 +25,7 @@ from weft.planning.locality import Locality
 from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.reasons.refusals import never_fits
 from weft.planning.resource_request import ResourceRequest, resource_request_of_job
+from weft.variability.models import WorkloadRatios
 from weftd.scheduler.thinking.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, carried, for_ranks, key_of
 from weftd.scheduler.thinking.core_settings import Settings
 from weftd.scheduler.thinking.decide import (
@@ -67,6 +68,7 @@ class Scheduler:
         classes: Iterable[WorkloadClass] = (),
         slowdowns: Iterable[PairSlowdown] = (),
         penalties: Iterable[WorkloadPenalty] = (),
+        ratios: Iterable[WorkloadRatios] = (),
     ) -> None:
         locality = Locality(across_nodes=self.settings.locality_penalty, across_racks=self.settings.rack_penalty)
         self.cluster_state = ClusterState(
@@ -76,6 +78,7 @@ class Scheduler:
             classes=classes,
             slowdowns=slowdowns,
             penalties=penalties,
+            ratios=ratios,
             quota_runtime_seconds=self.settings.quota_runtime_seconds,
             minimum_run=MinimumRun(self.settings.preemption_after_seconds),
             half_life_seconds=self.settings.half_life_seconds,
@@ -118,6 +121,7 @@ class Scheduler:
         classes: Iterable[WorkloadClass] = (),
         slowdowns: Iterable[PairSlowdown] = (),
         penalties: Iterable[WorkloadPenalty] = (),
+        ratios: Iterable[WorkloadRatios] = (),
         quotas: Sequence[Quota] = (),
         used: Mapping[str, float] | None = None,
         now: float,
@@ -129,7 +133,7 @@ class Scheduler:
         `went_back_at`: when the scheduler found that the store was restored from a backup. `held_until`: until then an
         earlier leader may hold nodes that this one has not answered.
         """
-        self._begin(held_until, scores, classes, slowdowns, penalties)
+        self._begin(held_until, scores, classes, slowdowns, penalties, ratios)
         self._leader_warmup = self._settle(now, went_back_at)
         self.cluster_state.load(jobs=jobs, nodes=nodes, quotas=quotas, used=used, now=now)
         self.cluster_state.pool.orphans.forgot_placements = went_back_at is not None

@@ -84,6 +84,15 @@ class MemoryLearnt(MemoryNodes):
     async def curves(self, *, pool: str, subjects: Sequence[str]) -> list[Curve]:
         return [self._curves[pool, subject] for subject in sorted(set(subjects)) if (pool, subject) in self._curves]
 
+    async def curves_of_models(self, *, pool: str, since: float = 0.0, limit: int) -> list[Curve]:
+        of_several = [
+            curve
+            for (of_pool, subject), curve in self._curves.items()
+            if of_pool == pool and subject.startswith("workload:") and curve.at >= since
+            if len({point.model for point in curve.points if point.model}) > 1
+        ]
+        return sorted(of_several, key=lambda curve: (curve.at, curve.subject))[-limit:]
+
     async def save_scores(self, scores: Sequence[GpuScore], *, at: float) -> None:
         for score in scores:
             key = (score.node_id, score.gpu_index, score.job_class)

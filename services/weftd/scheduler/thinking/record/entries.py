@@ -21,11 +21,12 @@ from weft.messages.asks import Ask
 from weft.messages.history import Record
 from weft.messages.nodes import JobOrder, NodeReported, NodeSigns, RunSeen
 from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass, WorkloadPenalty
+from weft.variability.models import WorkloadRatios
 from weftd.scheduler.thinking.core_settings import Settings
 from weftd.scheduler.thinking.record.long_texts import filler, in_ask, in_job, marked
 
-FORMAT = 3  # of a record's body; raised when old readers cannot read it
-READS = (1, 2, 3)  # records of format 1 hold the specification of every job, those of 1 and 2 the texts of updates
+FORMAT = 4  # of a record's body; raised when old readers cannot read it
+READS = (1, 2, 3, 4)  # records of format 1 hold the specification of every job, those of 1 and 2 the texts of updates
 _ELSEWHERE = JobSpec(name="elsewhere")  # the stand-in for a job's specification in a record
 
 
@@ -46,6 +47,7 @@ class Loaded(Struct, frozen=True, array_like=True, tag=0):
     used: dict[str, float] = {}
     slowdowns: tuple[PairSlowdown, ...] = ()
     penalties: tuple[WorkloadPenalty, ...] = ()
+    ratios: tuple[WorkloadRatios, ...] = ()
 
 
 class Began(Struct, frozen=True, array_like=True, tag=2):
@@ -112,6 +114,12 @@ class PenaltiesLearnt(Struct, frozen=True, array_like=True, tag=18):
     penalties: tuple[WorkloadPenalty, ...]
 
 
+class RatiosLearnt(Struct, frozen=True, array_like=True, tag=19):
+    """New ratios between the speeds of workloads on models of GPUs."""
+
+    ratios: tuple[WorkloadRatios, ...]
+
+
 class QuotasSet(Struct, frozen=True, array_like=True, tag=16):
     """Other quotas are in force."""
 
@@ -176,6 +184,7 @@ Entry: TypeAlias = (
     | Learnt
     | Slowed
     | PenaltiesLearnt
+    | RatiosLearnt
     | QuotasSet
     | EndsTold
     | Decided

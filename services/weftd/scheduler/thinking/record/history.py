@@ -19,6 +19,7 @@ from weft.messages.asks import Ask
 from weft.messages.history import Record
 from weft.messages.nodes import JobOrder, NodeReported
 from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass, WorkloadPenalty
+from weft.variability.models import WorkloadRatios
 from weftd.scheduler.thinking.core import Scheduler
 from weftd.scheduler.thinking.record.entries import (
     FORMAT,
@@ -36,6 +37,7 @@ from weftd.scheduler.thinking.record.entries import (
     NotStored,
     PenaltiesLearnt,
     QuotasSet,
+    RatiosLearnt,
     Reported,
     Rescored,
     Slowed,
@@ -113,6 +115,7 @@ class Journal:
         used: Mapping[str, float] | None = None,
         slowdowns: Sequence[PairSlowdown] = (),
         penalties: Sequence[WorkloadPenalty] = (),
+        ratios: Sequence[WorkloadRatios] = (),
     ) -> None:
         """Begin from the store, as leader of this epoch. Entries not stored are dropped: no stored step needs them."""
         self.core.load(
@@ -122,6 +125,7 @@ class Journal:
             classes=classes,
             slowdowns=slowdowns,
             penalties=penalties,
+            ratios=ratios,
             quotas=quotas,
             used=used,
             now=now,
@@ -144,6 +148,7 @@ class Journal:
             used=dict(used or {}),
             slowdowns=tuple(slowdowns),
             penalties=tuple(penalties),
+            ratios=tuple(ratios),
         )
         self._open(loaded, now)
 
@@ -196,6 +201,11 @@ class Journal:
         self.core.cluster_state.learn_penalties(penalties)
         self._flush_answers()
         self._entries.append(PenaltiesLearnt(tuple(penalties)))
+
+    def learn_ratios(self, ratios: Sequence[WorkloadRatios]) -> None:
+        self.core.cluster_state.learn_ratios(ratios)
+        self._flush_answers()
+        self._entries.append(RatiosLearnt(tuple(ratios)))
 
     def limit(self, quotas: Sequence[Quota], now: float) -> None:
         self.core.cluster_state.limit(quotas, now)

@@ -23,7 +23,7 @@ from weftd.scheduler.thinking.state.openjobs import OpenJobs
 
 S = TypeVar("S", bound=Struct)
 
-_OURS = ("weft.domain.", "weft.messages.", "weft.planning.", "weftd.scheduler.")
+_OURS = ("weft.domain.", "weft.messages.", "weft.planning.", "weft.variability.", "weftd.scheduler.")
 _BROKEN = (EOFError, ImportError, AttributeError, LookupError, TypeError, ValueError)
 _PLACERS = {Policy(placement=name).placing.placer: name for name in reversed(PLACEMENTS)}
 _encode = msgspec.msgpack.Encoder().encode

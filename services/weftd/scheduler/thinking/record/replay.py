@@ -30,6 +30,7 @@ from weftd.scheduler.thinking.record.entries import (
     NotStored,
     PenaltiesLearnt,
     QuotasSet,
+    RatiosLearnt,
     Repeated,
     Reported,
     Rescored,
@@ -172,6 +173,7 @@ class Replay:
                     classes=entry.classes,
                     slowdowns=entry.slowdowns,
                     penalties=entry.penalties,
+                    ratios=entry.ratios,
                     now=entry.now,
                     went_back_at=entry.went_back_at,
                     held_until=entry.held_until,
@@ -220,6 +222,8 @@ class Replay:
                 core.cluster_state.slow(slowdowns)
             case PenaltiesLearnt(penalties):
                 core.cluster_state.learn_penalties(penalties)
+            case RatiosLearnt(ratios):
+                core.cluster_state.learn_ratios(ratios)
             case QuotasSet(at, quotas):
                 core.cluster_state.limit(quotas, at)
             case EndsTold(ends, at):

@@ -38,6 +38,7 @@ from weft.planning.policy import Policy
 from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.quota.decay import HALF_LIFE_SECONDS
 from weft.planning.scores import Scores
+from weft.variability.models import WorkloadRatios
 from weftd.scheduler.thinking.state.desired import Desired
 from weftd.scheduler.thinking.state.freed_holds import FreedHolds
 from weftd.scheduler.thinking.state.hold_reasons import HoldReasons
@@ -86,6 +87,7 @@ class ClusterState:
         classes: Iterable[WorkloadClass] = (),
         slowdowns: Iterable[PairSlowdown] = (),
         penalties: Iterable[WorkloadPenalty] = (),
+        ratios: Iterable[WorkloadRatios] = (),
         quota_runtime_seconds: float = 0.0,
         minimum_run: MinimumRun | None = None,
         half_life_seconds: float = HALF_LIFE_SECONDS,
@@ -96,11 +98,14 @@ class ClusterState:
         self.spares = spares
         self.jobs = OpenJobs()
         locality = locality or Locality()
-        self.score_cache = ScoreCache(scores, classes, slowdowns, penalties, usual_penalty=locality.across_nodes)
+        self.score_cache = ScoreCache(
+            scores, classes, slowdowns, penalties, ratios, usual_penalty=locality.across_nodes
+        )
         locality = structs.replace(locality, by_workload=self.score_cache.penalties)
         free_capacity = FreeCapacity(
             Scores(self.score_cache.by_class()), placer=policy.placing.placer, locality=locality
         )
+        free_capacity.model_speeds = self.score_cache.model_speeds
         free_capacity.scores.slow(self.score_cache.slowdowns)
         self.pool = Pool(self.jobs, free_capacity)
         self.minimum_run = minimum_run or MinimumRun()
@@ -161,6 +166,12 @@ class ClusterState:
         if self.score_cache.learn_penalties(penalties):
             free_capacity = self.pool.free_capacity
             free_capacity.locality = structs.replace(free_capacity.locality, by_workload=self.score_cache.penalties)
+
+    def learn_ratios(self, ratios: Iterable[WorkloadRatios]) -> None:
+        """Take in how many times as fast these workloads are on one model of GPUs as on another: later placements use
+        it."""
+        if self.score_cache.learn_ratios(ratios):
+            self.pool.free_capacity.model_speeds = self.score_cache.model_speeds
 
     def limit(self, quotas: Sequence[Quota], now: float) -> None:
         """These quotas are in force from now on, and no others."""

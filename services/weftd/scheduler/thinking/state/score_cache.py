@@ -6,16 +6,19 @@ from itertools import islice
 from weft.domain.classes import JOB_CLASSES
 from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass, WorkloadPenalty
 from weft.planning.scores import GpuKey, Slowdowns
+from weft.variability.models import RATIOS_MAX, ModelSpeeds, WorkloadRatios
 from weft.variability.penalties import USUAL, believed
 
 SLOWDOWN_NEWS = 0.01  # a smaller change of a slowdown is no reason for another record
+RATIO_NEWS = 0.05  # a smaller change of the ratio of two models is noise
 LEARNT_MAX = 50_000  # the newest workloads with a known class: a tenant may name any number
 
 
 class ScoreCache:
     """`learnt`: the class of each workload. `slowdowns`: how jobs of two classes slow each other down on one GPU.
     `penalties`: how many times as long gangs of a workload take across nodes; of all others that is `usual_penalty`.
-    `changes` counts every new score, class, slowdown and penalty."""
+    `model_speeds`: how fast jobs are on each model of GPUs, by what workloads have shown on several of them.
+    `changes` counts every new score, class, slowdown, penalty and ratio."""
 
     def __init__(
         self,
@@ -23,6 +26,7 @@ class ScoreCache:
         classes: Iterable[WorkloadClass] = (),
         slowdowns: Iterable[PairSlowdown] = (),
         penalties: Iterable[WorkloadPenalty] = (),
+        ratios: Iterable[WorkloadRatios] = (),
         *,
         usual_penalty: float = USUAL,
     ) -> None:
@@ -32,6 +36,9 @@ class ScoreCache:
         self.learn_penalties(penalties)
         self.slowdowns = _slowdowns(slowdowns)
         self.learnt = _classes(classes)
+        self._ratios: dict[str, WorkloadRatios] = {}
+        self.model_speeds = ModelSpeeds()
+        self.learn_ratios(ratios)
         self._scores: dict[str, dict[GpuKey, GpuScore]] = {}  # by class
         self._note(scores)
 
@@ -97,6 +104,27 @@ class ScoreCache:
         self.changes += 1
         known = {workload: penalty for workload, penalty in self.penalties.items() if workload not in new}
         self.penalties = dict(islice({**known, **new}.items(), max(0, len(known) + len(new) - LEARNT_MAX), None))
+        return True
+
+    def is_ratio_news(self, one: WorkloadRatios) -> bool:
+        known = self._ratios.get(one.workload)
+        if known is None or len(known.ratios) != len(one.ratios):
+            return True
+        return any(
+            (new.model, new.other) != (old.model, old.other) or abs(new.times - old.times) > RATIO_NEWS * old.times
+            for new, old in zip(one.ratios, known.ratios, strict=True)
+        )
+
+    def learn_ratios(self, ratios: Iterable[WorkloadRatios]) -> bool:
+        """Take in new ratios between models, the newest last; returns whether any differs from the known ones. If so,
+        `model_speeds` is another one."""
+        new = {one.workload: one for one in ratios if self.is_ratio_news(one)}
+        if not new:
+            return False
+        self.changes += 1
+        known = {workload: one for workload, one in self._ratios.items() if workload not in new}
+        self._ratios = dict(islice({**known, **new}.items(), max(0, len(known) + len(new) - RATIOS_MAX), None))
+        self.model_speeds = ModelSpeeds(self._ratios.values(), self.learnt)
         return True
 
     def _believed(self, one: WorkloadPenalty) -> float:
