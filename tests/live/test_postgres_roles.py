@@ -139,7 +139,6 @@ MAY_NOT_READ = {
         "migrations",
         "retention",
         "class_slowdowns",
-        "workload_penalties",
         "revisions",
         "event_offset",
         "event_stream",

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from tests.support.builders import GIB, job, node
 from tests.support.doubles.bus import MemoryBus
 from tests.support.doubles.store import MemoryStore
+from weft.domain.classes import workload_of
 from weft.domain.health import HealthRecord, HealthState
 from weft.domain.job import Allocation, CauseCode, Job, JobState, Loan, Placement
 from weft.domain.quotas import ALL, Quota
@@ -18,12 +19,13 @@ from weft.domain.sizes import RESTART_SECONDS_MAX, RestartCost
 from weft.domain.spec import TuningMode
 from weft.messages.nodes import ProgressSeen, RunProgressed
 from weft.messages.signals import Curve, CurvePoint, GpuScore
+from weft.planning.locality import Locality
 from weft.planning.partition import Change, ElasticJob, Partition, Rules, Server
 from weft.planning.partition.weft import weft
 from weft.store import StoreUnavailableError
 from weftd.reallocator.settings import ReallocatorSettings
 from weftd.reallocator.sizes import COSTS_KEPT_SECONDS, RECALL_SECONDS, Sizes
-from weftd.reallocator.thinking.kinds import speeds_of
+from weftd.reallocator.thinking.kinds import Kinds, speeds_of
 from weftd.reallocator.thinking.partitioning import RESTARTS_KEPT, Plans, SizePlanner, without
 
 NOW = 10_000.0
@@ -193,6 +195,24 @@ def test_growth_counts_as_far_as_it_is_sure() -> None:
     assert 1.8 < speeds_of(running, "worker", {"job:j-1": curve})[3] <= 2.0
     flat = replace(curve, points=tuple(replace(point, speed=10.0) for point in points))
     assert speeds_of(running, "worker", {"job:j-1": flat})[3] == pytest.approx(1.0)
+
+
+def test_a_size_that_no_node_holds_is_slower_by_the_penalty_of_its_workload_unless_it_was_measured() -> None:
+    running, nodes = elastic("j-1", has=2), [node(gpus=2), node("node-2", gpus=2)]
+
+    def speeds(penalty: float, curves: dict[str, Curve]) -> tuple[float, ...]:
+        locality = Locality(by_workload={workload_of(running.spec): penalty})
+        (found,) = Kinds(nodes, curves, [running], locality).speeds(running, "worker", here="Emulated GPU").values()
+        return found
+
+    free, costly = speeds(1.0, {}), speeds(3.0, {})
+    assert costly[:2] == free[:2], "both fit one node"
+    assert costly[3] == pytest.approx(free[3] / 3.0)
+    points = tuple(
+        CurvePoint(replicas=count, cpus=float(count), speed=10.0 * count, windows=5000, at=NOW) for count in (1, 2, 4)
+    )
+    curves = {"job:j-1": Curve(subject="job:j-1", pool="default", points=points, at=NOW)}
+    assert speeds(3.0, curves)[3] == pytest.approx(speeds(1.0, curves)[3], rel=0.02), "it is in what was measured"
 
 
 def test_the_cost_of_a_restart_is_measured_and_used() -> None:

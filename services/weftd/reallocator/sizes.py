@@ -18,6 +18,7 @@ from weft.messages.nodes import ProgressSeen
 from weft.messages.signals import Finding
 from weft.planning.partition.seen import models_of
 from weft.store import ReviewStore
+from weft.variability.penalties import believed
 from weftd.reallocator.thinking.partitioning import JOBS_MAX, RESTARTS_KEPT, SizePlanner
 
 logger = logging.getLogger(__name__)
@@ -75,6 +76,10 @@ class Sizes:
         subjects = {f"job:{job.id}" for job in planned_for}
         subjects |= {f"workload:{workload_of(job.spec)}" for job in planned_for}
         curves = {each.subject: each for each in await self._store.curves(pool=self._pool, subjects=sorted(subjects))}
+        penalties = {
+            each.workload: believed(each.penalty, each.confidence)
+            for each in await self._store.penalties(pool=self._pool)
+        }
         scores, quotas = await self._store.scores(pool=self._pool), await self._store.quotas(pool=self._pool)
         try:
             with self._seconds.time():
@@ -88,6 +93,7 @@ class Sizes:
                     under_trial=under_trial,
                     scores=scores,
                     quotas=quotas,
+                    penalties=penalties,
                 )
         except ValueError as error:  # one job that the planner refuses must not end the review of all others
             logger.warning("no plan of sizes: %s", error)

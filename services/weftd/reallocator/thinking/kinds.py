@@ -1,12 +1,13 @@
 """How fast a job is expected to be with each number of replicas, on the GPUs of each model that it may have."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from weft.domain.classes import class_of, workload_of
 from weft.domain.cluster import Node
 from weft.domain.job import Job
 from weft.domain.spec import Role
 from weft.messages.signals import Curve
+from weft.planning.locality import Locality
 from weft.planning.partition import ALIKE, ElasticJob, Partition
 from weft.planning.partition.seen import model_of, models_of
 from weft.variability.curves import EXPONENT_USUAL, speed_at
@@ -17,9 +18,14 @@ NO_RATIOS: Mapping[str, float] = {}
 
 
 class Kinds:
-    """The models of GPUs in a pool. `of_nodes`: by node, the model of most of its GPUs. `curves`: by subject."""
+    """The models of GPUs in a pool. `of_nodes`: by node, the model of most of its GPUs. `curves`: by subject;
+    `locality`: what gangs are believed to lose across nodes."""
 
-    def __init__(self, nodes: Sequence[Node], curves: Mapping[str, Curve], jobs: Iterable[Job]) -> None:
+    def __init__(
+        self, nodes: Sequence[Node], curves: Mapping[str, Curve], jobs: Iterable[Job], locality: Locality | None = None
+    ) -> None:
+        self._locality = locality or Locality()
+        self._largest: dict[str, int] = {}  # by model, the GPUs of the largest node that takes work
         self.of_nodes = models_of(nodes)
         self._curves = curves
         self._measured = _measured(curves, jobs) if len({*self.of_nodes.values()}) > 1 else []
@@ -29,6 +35,7 @@ class Kinds:
             if node.takes_work and node.capacity.gpus:
                 most, model = max(gpu.memory for gpu in node.capacity.gpus), model_of(node)
                 self._memory[model] = max(most, self._memory.get(model, 0))
+                self._largest[model] = max(len(node.capacity.gpus), self._largest.get(model, 0))
 
     def suited(self, job: Job) -> list[str]:
         """The models that the job may have, by its specification."""
@@ -39,8 +46,15 @@ class Kinds:
         """By model, `speeds_of` the job; `here`: the model that it runs on, empty if it waits."""
         models = self.suited(job) if on_gpus(job.spec.roles[role]) else []
         ratios = self._ratios(class_of(job.spec)) if models else {}
+        across = self._locality.across(workload_of(job.spec))
+        here = here or (models[0] if models else "")
+
+        def slower(model: str, count: int) -> float:
+            gpus = count * job.spec.roles[role].gpus
+            return across if gpus > self._largest.get(model, gpus) else 1.0
+
         return {
-            model: speeds_of(job, role, self._curves, model=model, here=here or models[0], ratios=ratios)
+            model: speeds_of(job, role, self._curves, model=model, here=here, ratios=ratios, slower=slower)
             for model in models
         } or {ALIKE: speeds_of(job, role, self._curves)}
 
@@ -87,13 +101,16 @@ def speeds_of(
     model: str = "",
     here: str = "",
     ratios: Mapping[str, float] = NO_RATIOS,
+    slower: Callable[[str, int], float] = lambda model, count: 1.0,
 ) -> tuple[float, ...]:
     """The expected speed with `min` … `max` replicas of the role on GPUs of `model`, in parts of the speed with the
     present number on GPUs of `here`, at the lower confidence bound.
 
     Beyond the measured sizes and models only so much of the expected growth counts as is sure; where nothing was
     measured, the speed grows with the root of the replicas. `ratios`: by model, how fast one GPU usually is; they hold
-    between a model that was measured and one that was not.
+    between a model that was measured and one that was not. `slower`: by model and number of
+    replicas, the factor on the job's time because no node holds them all; it counts as far as the speed of that size
+    was not measured.
     """
     spec = job.spec.roles[role]
     own, others = curves.get(f"job:{job.id}"), curves.get(f"workload:{workload_of(job.spec)}")
@@ -109,5 +126,6 @@ def speeds_of(
             ratio = speed / at_now
         if ratio > 1.0:
             ratio **= (EXPONENT_LEAST + (EXPONENT_USUAL - EXPONENT_LEAST) * sure) / EXPONENT_USUAL
+        ratio *= (slower(here, now) / slower(model, count)) ** (1.0 - sure)
         found.append(max(ratio, 1e-6))
     return tuple(found)

@@ -26,6 +26,7 @@ from weft.domain.spec import ResizeHow, Role, TuningMode
 from weft.messages.asks import Scale
 from weft.messages.nodes import ProgressSeen
 from weft.messages.signals import Curve, Finding, GpuScore
+from weft.planning.locality import Locality
 from weft.planning.partition import Change, ElasticJob, Partition, Partitioner, Rules, Server
 from weft.planning.partition.seen import amounts_of, most_of, placed, server_of
 from weft.planning.quota.amounts import ledger_of
@@ -159,15 +160,17 @@ class SizePlanner:
         under_trial: Container[str] = (),
         scores: Sequence[GpuScore] = (),
         quotas: Sequence[Quota] = (),
+        penalties: Mapping[str, float] | None = None,
     ) -> PlannedSizes:
         """The sizes of all jobs, for the present jobs and nodes. `curves`: by subject, of jobs and of workloads;
         `under_trial`: jobs that the tuner tries a change of, which keep their size. `scores`: of the GPUs; those for
         the most sensitive class count, as that class loses most on a slow GPU. `quotas`: a job's fair share is a part
-        of what its tenant is due, and none grows beyond its tenant's limit."""
+        of what its tenant is due, and none grows beyond its tenant's limit. `penalties`: by workload, how many times as
+        long its gangs are believed to take across nodes, where that was measured."""
         self._planned_at = now
         open_jobs = [*holding, *sorted(queued, key=lambda job: job.seq)]
         binned = _binned(nodes, scores)
-        kinds = Kinds(nodes, curves, open_jobs)
+        kinds = Kinds(nodes, curves, open_jobs, Locality(by_workload=penalties or {}))
         jobs = _planned_jobs(open_jobs, nodes, kinds)
         elastic = [self._elastic(job, now, under_trial, binned, kinds) for job in jobs.values()]
         under = _UnderQuotas(quotas, nodes, holding)
