@@ -214,13 +214,14 @@ class Town:
             return await self.process.wait()
 
     def children(self) -> dict[str, int]:
-        """The pids of Caddy and of the gate."""
+        """The pids of Caddy, of the gate and of the relay."""
         assert self.process is not None
         pids = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         found = {}
         for pid in pids:
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
-            found["caddy" if b"caddy" in command.split(b"\0")[0] else "gate"] = int(pid)
+            name = "relay" if b"weftd.router.relay" in command else "gate"
+            found["caddy" if b"caddy" in command.split(b"\0")[0] else name] = int(pid)
         return found
 
     def log(self) -> str:

@@ -1,7 +1,8 @@
 """One address for every service: holds requests in the order of their arrival, and gives each to a replica.
 
 Caddy carries the bytes, by one static configuration. For each request it asks the admission process of this service,
-which answers with a replica, now or once one is free, or refuses. Any number of routers share the services.
+which answers with a replica, now or once one is free, or refuses. Any number of routers share the services. The relay
+carries the requests that must end with a person's session: it can cut them.
 
 Takes: EndpointsSeen; ServicesServed: what other routers have at each replica; EventTold: that the store has news.
 Sends: ServicesServed, ServiceReported.

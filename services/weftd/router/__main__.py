@@ -1,4 +1,5 @@
-"""The router: `python -m weftd.router`. It holds the sockets, and keeps Caddy and the admission process running."""
+"""The router: `python -m weftd.router`. It holds the sockets, and keeps Caddy, the admission process and the relay
+running."""
 
 import asyncio
 import contextlib
@@ -20,11 +21,11 @@ from weftd.router.caddy import Proxy, configuration
 from weftd.router.certificate import Certificate
 from weftd.router.children import Child, SettingsRefusedError
 from weftd.router.settings import RouterSettings
-from weftd.router.sockets import ADMIN_SOCKET, ADMISSION_SOCKET, asks_at, ends_here, folder_of, port_taken
+from weftd.router.sockets import ADMIN_SOCKET, ADMISSION_SOCKET, asks_at, ends_here, folder_of, handing, port_taken
 
 logger = logging.getLogger(__name__)
 
-ADMISSION_END_SECONDS = 5.0
+ADMISSION_END_SECONDS, RELAY_END_SECONDS = 5.0, 5.0
 CADDY_END_SECONDS = 2.0  # beside the time that requests have
 GARBAGE = {"GOGC": "400", "GOMEMLIMIT": "1GiB"}
 """Caddy's garbage is collected a quarter as often as Go does by itself, since a collection delays the requests of its
@@ -52,15 +53,23 @@ async def run(stop: asyncio.Event) -> None:
     )
     written = folder / "caddy.json"
     written.write_bytes(msgspec.json.format(msgspec.json.encode(configuration(proxy))))
+    hands, handed = handing()
     name = settings.name or f"router-{token_hex(4)}"
     admission = Child(
         "the admission process",
         [
             *(sys.executable, "-P", "-m", "weftd.router.work", "--name", name),
             *("--asks", str(asks.fileno()), "--ends", str(ends.fileno()), "--admin", str(proxy.admin)),
+            *("--hands", str(hands.fileno())),
         ],
         environ={**os.environ, "WEFT_EXIT_WITH_PARENT": ""},
-        handed=[asks.fileno(), ends.fileno()],
+        handed=[asks.fileno(), ends.fileno(), hands.fileno()],
+    )
+    relay = Child(
+        "the relay",
+        [sys.executable, "-P", "-m", "weftd.router.relay", "--handed", str(handed.fileno())],
+        environ={**os.environ, "WEFT_EXIT_WITH_PARENT": ""},
+        handed=[handed.fileno()],
     )
     carrier = Child(
         "Caddy",
@@ -70,7 +79,8 @@ async def run(stop: asyncio.Event) -> None:
     )
     logger.info("%s listens on %s:%d", name, settings.host, port)
     certificate = Certificate(settings.tls_cert_file, settings.tls_key_file, admin=proxy.admin, written=written)
-    keeping = [asyncio.create_task(work) for work in (carrier.keep(), admission.keep(), certificate.keep())]
+    works = (carrier.keep(), admission.keep(), relay.keep(), certificate.keep())
+    keeping = [asyncio.create_task(work) for work in works]
     stopping = asyncio.create_task(stop.wait())
     try:
         done, _ = await asyncio.wait([stopping, *keeping], return_when=asyncio.FIRST_COMPLETED)
@@ -82,10 +92,11 @@ async def run(stop: asyncio.Event) -> None:
         listening.close()  # Caddy closes its own: no connection is left waiting
         await carrier.end(seconds=settings.drain_seconds + CADDY_END_SECONDS)
         await admission.end(seconds=ADMISSION_END_SECONDS)
+        await relay.end(seconds=RELAY_END_SECONDS)
         for task in (stopping, *keeping):
             task.cancel()
-        asks.close()
-        ends.close()
+        for each in (asks, ends, hands, handed):
+            each.close()
         if not settings.home:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -9,19 +9,19 @@ from typing import cast
 import msgspec
 from msgspec import Struct, structs
 
-from weft.domain.tenants import Role
 from weft.store import StoreUnavailableError
 from weft.store.tenants import Access
 from weftd.router.answers import Question, admitted, moved, preflight, question_of, refused
 from weftd.router.caddy import H2C, HTTP, ONCE, step_of
 from weftd.router.clients import Peer
+from weftd.router.passages import Passages
 from weftd.router.thinking.backends import InFlightRequest
 from weftd.router.thinking.credentials import WEFT_TOKEN, cookie_tokens, header_token
 from weftd.router.thinking.origins import is_foreign, page_of, shown_to
 from weftd.router.thinking.routes import Elsewhere, Refused, Route, client_token, route_of
 from weftd.router.thinking.routing import SAFE, Answer, Routing
 from weftd.router.thinking.table import RoutedService, ServiceTable
-from weftd.router.tokens import TokenCache, TooManyGuessesError
+from weftd.router.tokens import TokenCache, TooManyGuessesError, opens
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,8 @@ LOOKED_UP_MAX = 256  # tokens at once
 UNKNOWN = "there is no public service here; a service of your own needs a token of its tenant"
 USED = "this link was used, is too old, or is for another service: `weft open` prints another"
 BY_TOKEN, BY_COOKIE = "token", "cookie"
+EVENT_STREAM = "text/event-stream"
+HELD_SLACK = 1000
 FOREIGN = (
     "a page of another origin sent this request with the cookie of the person who looks at it; a program that has a"
     " token sends it as 'Authorization: Bearer TOKEN'"
@@ -58,12 +60,17 @@ class HeldQuestion(Struct):
     shown_to: str = ""  # the origin whose pages may read the answer
     may_see: bool = False  # a token of the tenant, or of an administrator, came with it
     to: Elsewhere | None = None  # where a browser goes whose token was in the address
+    ends_with: str = ""  # the token with which the request must end; empty: it ends by itself
 
-    def opens(self, access: Access | None) -> bool:
+    def opens(self, token: str, access: Access | None) -> bool:
+        """Return True if the token opens the service. A request of a person's session ends with the session, and a
+        request that may last ends with its token."""
         service = self.service
-        if access is None or service is None or access.job not in ("", service.job_id) or access.role == Role.VIEWER:
+        if service is None or access is None or not opens(access, service.job_id, service.tenant):
             return False
-        return access.admin or access.tenant == service.tenant
+        if access.session or self.question.upgrade or EVENT_STREAM in self.question.accept:
+            self.ends_with = token
+        return True
 
 
 class Admission:
@@ -81,12 +88,14 @@ class Admission:
         wake: Callable[[], None] = lambda: None,
         drained: Callable[[], None] = lambda: None,
         secure: bool = False,
+        passages: Passages | None = None,
     ) -> None:
         self.routing = routing
         self.table = ServiceTable()
         self.refused: dict[int, int] = {}  # requests by the status of our refusal
         self._tokens, self._domains, self._boot, self._clock = tokens, domains, boot, clock
-        self._wake, self._drained, self._secure = wake, drained, secure
+        self._wake, self._drained, self._secure, self._passages = wake, drained, secure, passages
+        self._held: dict[int, str] = {}  # the tokens of the requests that are relayed
         self._tickets = count(1)
         self._waiting: dict[int, HeldQuestion] = {}
         self._looking_up: set[asyncio.Task[None]] = set()
@@ -191,7 +200,7 @@ class Admission:
             known, access = self._tokens.fresh(token)
             if not known:
                 unknown.append(token)
-            elif asking.opens(access):
+            elif asking.opens(token, access):
                 self._let_in_or_move(asking)
                 return
             else:
@@ -244,7 +253,7 @@ class Admission:
                 refusal = Refused(503, "the store is away for a moment, and this token was not seen before", 1.0)
                 continue
             asking.service = self.table.find(asking.route)  # it may have changed meanwhile
-            if asking.opens(access):
+            if asking.opens(token, access):
                 self._let_in_or_move(asking)
                 return
             accesses.append(access)
@@ -281,7 +290,7 @@ class Admission:
         answer, others = self.routing.failed(
             number, ticket, self._clock(), method=question.method, error=question.error, status=status
         )
-        asking = HeldQuestion(connection, question, Route(), service)
+        asking = HeldQuestion(connection, question, Route(), service, ends_with=self._held.pop(number, ""))
         if service is not None and service.allow_origins:
             asking.shown_to = shown_to(page_of(question.page), service.allow_origins)
         self._follow(ticket, asking, answer)
@@ -309,7 +318,7 @@ class Admission:
         strip = "" if not moves else "1" if not asking.route.by_host else "0" if service.prefix else ""
         asking.connection.answer(
             admitted(
-                to=answer.backend.replica.address,
+                to=self._way(asking, service, answer),
                 request_id=f"{self._boot}.{answer.number}",
                 step=step_of(H2C if service.h2c else kept, answer.deadline - answer.granted),
                 strip=strip,
@@ -320,6 +329,16 @@ class Admission:
                 by=asking.by,
             )
         )
+
+    def _way(self, asking: HeldQuestion, service: RoutedService, request: InFlightRequest) -> str:
+        """The address to which Caddy passes the request on: the replica's, or one that the relay can cut."""
+        to = request.backend.replica.address
+        if not asking.ends_with or self._passages is None:
+            return to
+        if len(self._held) > 2 * len(self.routing.requests) + HELD_SLACK:  # the ends of some were lost
+            self._held = {one: token for one, token in self._held.items() if one in self.routing.requests}
+        self._held[request.number] = asking.ends_with
+        return self._passages.through(to, token=asking.ends_with, job_id=service.job_id, tenant=service.tenant)
 
     def _refuse(self, asking: HeldQuestion, refusal: Refused) -> None:
         self.refused[refusal.status] = self.refused.get(refusal.status, 0) + 1
@@ -362,6 +381,7 @@ class Admission:
         number = self._number(told.request_id or "")
         if not number:
             return
+        self._held.pop(number, None)
         first, took = (_seconds(ms) for ms in (told.first_ms, told.took_ms))
         request = self.routing.requests.get(number)
         if request is not None and not request.backend.replica.takes and len(request.backend.requests) == 1:

@@ -14,6 +14,7 @@ from weft.store import OpenService, RouterStore, StoreUnavailableError
 from weftd.router.admission import Admission, AdmissionConnection, EndListener
 from weftd.router.clients import left
 from weftd.router.metrics import RouterMeters
+from weftd.router.passages import Passages
 from weftd.router.passing import CaddyAwayError, Passing
 from weftd.router.settings import RouterSettings
 from weftd.router.thinking.routing import Routing
@@ -57,12 +58,23 @@ async def run(
     asks: socket.socket,
     ends: socket.socket,
     passing: Passing,
+    passages: Passages,
     now: Callable[[], float],
     clock: Callable[[], float],
 ) -> None:
     """Serve until `stop`. `asks`: where Caddy's questions come in, `ends`: where its log does; both listen already, so
     that nothing is lost while this process is started again."""
-    shell = Shell(settings, bus=bus, store=store, name=name, boot=boot, now=now, clock=clock, passing=passing)
+    shell = Shell(
+        settings,
+        bus=bus,
+        store=store,
+        name=name,
+        boot=boot,
+        now=now,
+        clock=clock,
+        passing=passing,
+        passages=passages,
+    )
     meters = RouterMeters(shell.admission)
     loop = asyncio.get_running_loop()
 
@@ -119,6 +131,7 @@ class Shell:
         now: Callable[[], float],
         clock: Callable[[], float],
         passing: Passing,
+        passages: Passages | None = None,
     ) -> None:
         self._bus, self._store, self._name, self._boot = bus, store, name, boot
         self._now, self._clock, self._passing = now, clock, passing
@@ -140,6 +153,7 @@ class Shell:
             wake=self._wants_replica,
             drained=self.tell_now.set,
             secure=bool(settings.tls_cert_file),
+            passages=passages,
         )
 
     def _wants_replica(self) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import stat
+import sys
 import tempfile
 from pathlib import Path
 
@@ -77,6 +78,12 @@ def asks_at(path: Path) -> socket.socket:
     listening.bind(str(path))
     listening.listen(BACKLOG)
     return listening
+
+
+def handing() -> tuple[socket.socket, socket.socket]:
+    """Two ends over which the admission process hands requests to the relay."""
+    kind = socket.SOCK_SEQPACKET if sys.platform.startswith("linux") else socket.SOCK_DGRAM
+    return socket.socketpair(socket.AF_UNIX, kind)
 
 
 def ends_here() -> socket.socket:

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
+from weft.domain.tenants import Role
 from weft.store import StoreUnavailableError
 from weft.store.sign_ins import SignIn
 from weft.store.tenants import Access
@@ -21,6 +22,13 @@ REMEMBERED_MAX = 20_000
 TOKEN_CHARACTERS_MAX = 512
 SESSION_BYTES = 20
 GUESSES_BURST, GUESSES_PER_SECOND = 50.0, 5.0  # unknown tokens from one address
+
+
+def opens(access: Access | None, job_id: str, tenant: str) -> bool:
+    """Return True if what a token gives access to opens this service of the tenant."""
+    if access is None or access.job not in ("", job_id) or access.role == Role.VIEWER:
+        return False
+    return access.admin or access.tenant == tenant
 
 
 class TokenStore(Protocol):

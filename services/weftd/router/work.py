@@ -18,6 +18,7 @@ from weft.service.start import main
 from weft.store import StoreUnavailableError
 from weft.store.postgres import PostgresStore
 from weftd.router import service
+from weftd.router.passages import Passages
 from weftd.router.passing import Passing
 from weftd.router.settings import RouterSettings
 
@@ -39,6 +40,7 @@ async def run(given: argparse.Namespace, stop: asyncio.Event) -> None:
             asks=socket.socket(fileno=given.asks),
             ends=socket.socket(fileno=given.ends),
             passing=Passing(given.admin),
+            passages=Passages(given.admin.parent, socket.socket(fileno=given.hands)),
             now=time.time,
             clock=time.monotonic,
         )
@@ -51,6 +53,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--name", required=True)
     parser.add_argument("--asks", type=int, required=True, help="the descriptor of the socket of Caddy's questions")
     parser.add_argument("--ends", type=int, required=True, help="the descriptor of the socket of Caddy's log")
+    parser.add_argument("--hands", type=int, required=True, help="the descriptor over which the relay gets requests")
     parser.add_argument("--admin", type=Path, required=True, help="Caddy's own socket")
     return parser.parse_args()
 
