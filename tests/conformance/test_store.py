@@ -11,10 +11,12 @@ from msgspec import structs
 from tests.support.builders import node, spec
 from tests.support.steps import go, placement, step
 from tests.support.stores import AT, World, names, told
+from weft.domain.decoding.elements import elements_of
 from weft.domain.health import HealthRecord, HealthState
 from weft.domain.job import Cause, CauseCode, Job, JobEvent, JobState
 from weft.domain.selection import Selection
 from weft.domain.spec import Kind
+from weft.domain.tenants import Allowance
 from weft.messages.asks import AskKind
 from weft.store import DoubleAllocationError, KeyReusedError, UnlawfulError
 
@@ -37,6 +39,26 @@ async def test_a_submission_is_queued_and_told_before_any_scheduler_saw_it(world
     assert (event.subject, event.version, event.tenant, event.at) == ("weft.events.jobs.submitted", 1, "alice", AT)
     assert told(event)["cause"] == {"code": "submitted", "sentence": "submitted by alice", "by": "alice"}
     assert [unsent.event for unsent in await world.relay.unsent(limit=10)] == [event]
+
+
+async def test_a_submission_and_what_is_asked_of_it_name_the_person(world: World) -> None:
+    ada = "ada@example.org"
+    elements = elements_of(spec(name="sweep", array="0-1"), "a-1")
+    given = spec(name="sweep", array="0-1")
+    await world.gateway.submit(spec(), job_id="j-1", tenant="alice", key=None, at=AT, submitter=ada)
+    await world.gateway.submit_array(elements, given=given, array="a-1", tenant="alice", key=None, at=AT, submitter=ada)
+    for job_id in ("j-1", elements[1][0]):
+        assert (await world.known(job_id)).submitter == ada
+        (event,) = await world.gateway.story(job_id)
+        assert told(event)["cause"]["by"] == "ada@example.org of alice"
+        assert told(event)["cause"]["sentence"] == "submitted by ada@example.org of alice"
+    (array,) = await world.gateway.arrays(ids=["a-1"])
+    assert array.submitter == ada
+    await world.gateway.ask_elements(AskKind.CANCEL, array="a-1", states=[_S.QUEUED], tenant="alice", at=AT, who=ada)
+    await world.gateway.ask_requeue(job_id="j-1", pool="default", tenant="alice", at=AT, allowance=Allowance(), who=ada)
+    asks = await world.scheduler.asks(pool="default", limit=10)
+    assert {ask.by for ask in asks} == {"ada@example.org of alice"}
+    assert len(asks) == 3
 
 
 async def test_the_order_of_roles_is_the_users(world: World) -> None:

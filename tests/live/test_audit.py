@@ -92,6 +92,53 @@ async def test_nobody_changes_or_deletes_an_entry(world: World) -> None:
             await world.place.stores.owner.execute(statement)
 
 
+async def test_retention_deletes_the_oldest_entries_none_of_the_last_week_and_says_so(world: World) -> None:
+    owner, store = world.place.stores.owner, world.place.stores.gateway
+    await owner.execute(
+        "INSERT INTO audit (seq, at, request, outcome, act, tenant, who, session, source, detail)"
+        " OVERRIDING SYSTEM VALUE"
+        " SELECT number - 100, to_timestamp($1::float8), '', 'done', 'old', 'alice', '', '', '', ''"
+        " FROM generate_series(1, 20) AS number",
+        AT,
+    )
+    await world.alice.set_secret("new", "x")
+
+    async def forget(days: float, entries: int = 0) -> int:
+        return await store.forget_audit(kept_seconds=days * 86400.0, entries_max=entries, at_most=5)
+
+    assert await forget(0.0) == 0, "no bound"
+    assert await forget(1e5) == 0, "nothing is so old"
+    assert [await forget(30.0) for _ in range(5)] == [5, 5, 5, 5, 0]
+    found = (await world.admin.audit(limit=1000)).entries
+    assert "old" not in [one.act for one in found]
+    assert "PUT /v1/secrets/new" in [one.act for one in found]
+    told = [one for one in found if one.act == "retention"]
+    assert [one.tenant for one in told] == [""] * 4
+    assert told[0].detail == "deleted 5 entries, -99 to -95, the last of 2023-11-14T22:13:20Z"
+    assert await forget(1e-6, entries=1) == 0, "what is younger than a week stays, whoever asks"
+    with pytest.raises(asyncpg.RestrictViolationError):
+        await owner.execute("DELETE FROM audit")
+
+
+async def test_the_newest_entries_are_kept_up_to_their_number(world: World) -> None:
+    store = world.place.stores.gateway
+    for number in range(10):
+        await store.write_audit(Actor(tenant="alice"), f"act-{number}", Outcome.DONE, detail="", at=AT)
+    assert await store.forget_audit(kept_seconds=0.0, entries_max=3, at_most=1000) > 0
+    acts = [one.act for one in (await world.admin.audit(tenant="alice")).entries]
+    assert acts == ["act-7", "act-8", "act-9"]
+
+
+async def test_what_an_administrator_asks_of_another_tenants_job_is_written(world: World) -> None:
+    before = await begun(world)
+    job = await world.submitted()
+    await world.alice.cancel(job.id)
+    assert (await begun(world)) == before
+    await world.admin.cancel(job.id)
+    (entry,) = (await world.admin.audit(after=before)).entries
+    assert (entry.outcome, entry.act, entry.tenant, entry.detail) == ("asked", f"cancel {job.id}", "admin", "of alice")
+
+
 async def test_a_tenant_sees_its_own_entries_alone(world: World) -> None:
     await world.alice.set_secret("of-alice", "x")
     await world.bob.set_secret("of-bob", "x")

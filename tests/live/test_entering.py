@@ -83,6 +83,8 @@ async def test_a_command_gets_this_ones_input_and_gives_its_status_and_the_story
     assert left.startswith(opened.removeprefix("admin opened "))
     assert "admin left after " in left
     assert left.endswith(", with status 5")
+    entry = [one for one in (await cluster.client.audit()).entries if one.act == "enter"][-1]
+    assert (entry.outcome, entry.detail) == ("done", f"{opened.removeprefix('admin opened ')} of open ({job})")
     assert (await cluster.client.job(job)).state is JobState.RUNNING
 
 

@@ -137,7 +137,9 @@ async def test_a_person_signs_in_with_a_browser_and_gets_a_session(cluster: Clus
     assert (told["tenant"], told["label"], told["role"], told["admin"]) == ("vision", "ada@example.org", "user", False)
     (person,) = (await cluster.world.admin.people()).people
     assert (person.name, person.tenant, person.role) == ("ada@example.org", "vision", "user")
-    assert "ada@example.org" in {one.who for one in (await cluster.world.admin.audit()).entries}
+    entries = (await cluster.world.admin.audit()).entries
+    hers = {one.act for one in entries if (one.who, one.person) == ("ada@example.org", person.id)}
+    assert hers == {"provider", "sign-in"}
 
 
 async def test_a_command_line_gets_its_code_on_127_0_0_1_and_needs_its_verifier(cluster: Cluster) -> None:
@@ -272,14 +274,24 @@ def hook() -> Any:
     return WebhookWanted(url="http://127.0.0.1:9/")
 
 
-async def test_a_job_is_cancelled_by_a_person_and_not_by_a_whole_tenant(cluster: Cluster) -> None:
+async def test_a_job_is_submitted_and_cancelled_by_a_person_and_not_by_a_whole_tenant(cluster: Cluster) -> None:
     ada = await cluster.signed_in()
     async with ada:
         job = await ada.submit(spec())
+        await ada.submit(spec(name="sweep", array="0-1"))
         await admitted(cluster.world.place, cluster.world.lease, job.id)
+        assert {one.submitter for one in (await ada.jobs()).jobs} == {"ada@example.org"}
+        assert [one.submitter for one in (await ada.arrays()).arrays] == ["ada@example.org"]
+        assert (await ada.explain(job.id)).submitter == "ada@example.org"
+        event, *_ = await ada.story(job.id)
+        assert event.data.cause is not None
+        assert event.data.cause.sentence == "submitted by ada@example.org of vision"
         await ada.cancel(job.id)
     (asked,) = await cluster.world.take_asks()
     assert asked.by == "ada@example.org of vision"
+    async with cluster.world.gateway.client(cluster.world.tokens["alice"]) as program:
+        other = await program.submit(spec())
+        assert (await program.job(other.id)).submitter == ""
 
 
 async def test_a_person_who_lost_the_group_is_signed_out_everywhere_at_the_next_sign_in(cluster: Cluster) -> None:

@@ -14,6 +14,7 @@ from weftd.cli.rendering.explanation import explanation
 from weftd.cli.rendering.jobs import (
     description,
     emulated_gpus_of,
+    jobs_table,
 )
 from weftd.cli.rendering.story import event_line
 
@@ -124,6 +125,20 @@ def test_an_explanation_has_the_code_the_sentence_the_numbers_who_holds_and_when
         *("running", "3 emulated", "5", "3m12s", "within 12m34s", "node-1, node-2"),
     ]
     assert "  ?  " in line_with("j-cccccccccc", lines)
+
+
+def test_the_person_who_submitted_is_named_where_several_did() -> None:
+    ada, grace, program = (
+        job_view(f"j-{name}", JobState.RUNNING, submitter=name) for name in ("ada@example.org", "grace", "")
+    )
+    lines = seen(jobs_table([ada, grace, program], PIPE, emulated={}), PIPE)
+    assert "USER" in lines[0]
+    assert "ada@example.org" in lines[1]
+    assert "USER" not in seen(jobs_table([ada, ada], PIPE, emulated={}), PIPE)[0]
+    told = Explanation(
+        job_id="j-a", name="train", state=JobState.QUEUED, code="no-room", sentence="it waits", submitter="a\x1b[31mda"
+    )
+    assert seen(explanation(told, TERMINAL, emulated={}))[0].endswith("queued  submitted by a [31mda")
 
 
 def test_when_it_starts_is_told_with_how_well_that_held_and_what_would_help() -> None:

@@ -238,6 +238,7 @@ class Job(Struct, frozen=True, kw_only=True):
     loans: tuple[Loan, ...] = ()  # of a service: what it has of other jobs
     failures: tuple[Failure, ...] = ()  # its last ones, the newest at the end
     hung_since: float | None = None  # since when it has counted as hung
+    submitter: str = ""  # the name of the person who submitted it; empty: a token did
 
     @property
     def revision(self) -> int:

@@ -10,6 +10,16 @@ from weft.domain import idling
 from weft.domain.spec import JobSpec
 
 
+def actor_text(tenant: str, person: str) -> str:
+    """The person of the tenant who did something; the tenant where a token did."""
+    return f"{person} of {tenant}" if person else tenant
+
+
+def tenant_of_actor(text: str) -> str:
+    """The tenant in a text of `actor_text`: no tenant's name has a space."""
+    return text.rpartition(" of ")[2]
+
+
 class Role(StrEnum):
     """The rights of a person. A token has all rights of its tenant, or those of an administrator."""
 

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from weft.domain.cluster import Drain
 from weft.domain.job import Cause
+from weft.domain.tenants import actor_text
 from weft.messages import Message
 
 
@@ -115,8 +116,7 @@ class Ask(Struct, frozen=True, kw_only=True):
 
     @property
     def by(self) -> str:
-        """The person of the tenant who asked, or the tenant."""
-        return f"{self.who} of {self.tenant}" if self.who else self.tenant
+        return actor_text(self.tenant, self.who)
 
 
 class AskStored(Message, frozen=True, kw_only=True):

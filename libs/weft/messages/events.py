@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from weft.domain.job import Cause, CauseCode, JobChange, JobState, Loan, Placement, Revision
 from weft.domain.spec import JobSpec
+from weft.domain.tenants import actor_text
 from weft.messages import Message
 
 TOLD_BYTES_MAX = 4 << 10  # of a command, or of the names of an environment, in an event
@@ -91,8 +92,9 @@ class JobEventData(Struct, frozen=True, kw_only=True, omit_defaults=True):
     loans: tuple[Loan, ...] | None = None
 
 
-def submission_data(job_id: str, tenant: str, spec: JobSpec) -> JobEventData:
-    """What the event of a job's submission says."""
+def submission_data(job_id: str, tenant: str, spec: JobSpec, *, submitter: str = "") -> JobEventData:
+    """What the event of a job's submission says. `submitter`: the name of the person; empty: a token is used."""
+    by = actor_text(tenant, submitter)
     return JobEventData(
         job_id=job_id,
         name=spec.name,
@@ -102,7 +104,7 @@ def submission_data(job_id: str, tenant: str, spec: JobSpec) -> JobEventData:
         epoch=0,
         version=1,
         priority=spec.priority,
-        cause=Cause(code=CauseCode.SUBMITTED, sentence=f"submitted by {tenant}", by=tenant),
+        cause=Cause(code=CauseCode.SUBMITTED, sentence=f"submitted by {by}", by=by),
     )
 
 

@@ -23,6 +23,7 @@ class ArrayKept(Struct, frozen=True, kw_only=True):
     pool: str
     seq: int  # the order of submission, of its first element
     submitted_at: float
+    submitter: str = ""
     spec: JobSpec
     states: dict[JobState, int]
     started_at: float | None = None
@@ -70,7 +71,8 @@ class ArrayStore(Protocol):
         tenant: str,
         at: float,
         allowance: Allowance | None = None,
+        who: str = "",
     ) -> int:
-        """Store an ask for each element in one of these states, of all or of those named; returns how many. One that
-        has such an ask already gets no other. Raises TenantFullError where a requeue would open too much: then
-        nothing is asked."""
+        """Store an ask for each element in one of these states, of all or of those named; returns how many. `who`: the
+        name of the person; empty: a token is used. One that has such an ask already gets no other. Raises
+        TenantFullError where a requeue would open too much: then nothing is asked."""

@@ -1,4 +1,4 @@
-"""The audit log: acts of administrators, sign-ins and refusals. It is only added to."""
+"""The audit log: acts of administrators, sessions, sign-ins and refusals. Only retention deletes an entry."""
 
 from enum import StrEnum
 from typing import Protocol
@@ -15,13 +15,15 @@ class Outcome(StrEnum):
 
 
 class Actor(Struct, frozen=True, kw_only=True):
-    """The caller of a request. `who`: within the tenant, by the label of the token; `source`: its address."""
+    """The caller of a request. `who`: within the tenant, the label of the token or the name of the person; `person`:
+    their id, empty for a token; `source`: its address."""
 
     tenant: str = ""
     who: str = ""
     session: str = ""
     source: str = ""
     request: str = ""
+    person: str = ""
 
 
 class AuditEntry(Struct, frozen=True, kw_only=True):
@@ -37,11 +39,17 @@ class AuditEntry(Struct, frozen=True, kw_only=True):
     session: str
     source: str
     detail: str
+    person: str
 
 
 class AuditStore(Protocol):
     async def write_audit(self, actor: Actor, act: str, outcome: Outcome, *, detail: str, at: float) -> None:
         """Add an entry."""
+
+    async def forget_audit(self, *, kept_seconds: float, entries_max: int, at_most: int) -> int:
+        """Delete the oldest entries, at most `at_most`, and add one that says so: those older than `kept_seconds` and
+        those beyond `entries_max`, 0 being no such bound. None of the last week. Returns how many."""
+        ...
 
     async def audit(
         self, *, tenant: str | None, after: int | None = None, before: int | None = None, limit: int

@@ -248,6 +248,7 @@ def job_of(row: Row) -> Job:
         loans=_LOANS.decode(row["loans"]) if row["loans"] else (),
         failures=_FAILURES.decode(row["failures"]) if row["failures"] else (),
         hung_since=row["hung_since"],
+        submitter=row["submitter"],
     )
 
 
@@ -261,6 +262,7 @@ def array_of(row: Row) -> ArrayKept:
         pool=row["pool"],
         seq=row["seq"],
         submitted_at=row["submitted_at"],
+        submitter=row["submitter"],
         spec=spec,
         states={JobState(state): count for state, count in zip(row["states"], row["counts"], strict=True)},
         started_at=row["started_at"],

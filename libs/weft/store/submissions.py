@@ -25,9 +25,11 @@ class SubmissionStore(Protocol):
         at: float,
         allowance: Allowance | None = None,
         given: JobSpec | None = None,
+        submitter: str = "",
     ) -> StoredSubmission:
         """Store one submission, its event, and the ask to admit it, in one statement. `given`: the specification as its
-        user gave it, if it is stored otherwise: the key is kept with it.
+        user gave it, if it is stored otherwise: the key is kept with it. `submitter`: the name of the person who
+        submits; empty: a token is used.
 
         Raises KeyReusedError, and TenantFullError where the tenant would have more open than its `allowance`, None
         being without bounds. Submissions that are stored at the same moment do not see each other.
@@ -43,6 +45,7 @@ class SubmissionStore(Protocol):
         key: str | None,
         at: float,
         allowance: Allowance | None = None,
+        submitter: str = "",
     ) -> StoredSubmission:
         """As `submit`, for all elements of an array or none of them: each with its id, from the lowest index. The
         answer has the id of the array."""
@@ -50,5 +53,8 @@ class SubmissionStore(Protocol):
     async def submitted(self, spec: JobSpec, *, tenant: str, key: str) -> StoredSubmission | None:
         """What `key` submitted before, if anything. Raises KeyReusedError if that was another specification."""
 
-    async def ask_requeue(self, *, job_id: str, pool: str, tenant: str, at: float, allowance: Allowance) -> None:
-        """Ask the scheduler to run an ended job again. Raises TenantFullError."""
+    async def ask_requeue(
+        self, *, job_id: str, pool: str, tenant: str, at: float, allowance: Allowance, who: str = ""
+    ) -> None:
+        """Ask the scheduler to run an ended job again. `who`: the name of the person; empty: a token is used. Raises
+        TenantFullError."""

@@ -39,6 +39,7 @@ FORGET_SECONDS = 3600.0
 THREADS_MAX = 4
 FORESEE_SECONDS = 1.0  # between two looks at what estimates rest on, at least
 RENEW_SECONDS = 5.0  # between two looks at the certificate's files
+FORGET_AUDIT_MAX = 50_000  # entries at once
 SUBMIT_SUBJECT = "weft.submit"
 SUBMITS_AT_ONCE = 256  # of all tenants, each with its specification in memory: those beyond them wait in the bus
 NATS_SOURCE = "NATS"  # a request over NATS has no source address: its connection's inbox stands for that
@@ -58,6 +59,17 @@ def forgetting_tokens(
     async def forget() -> None:
         if count := await store.forget_tokens(before=now() - kept_seconds):
             logger.info("%d tokens that ended long ago were forgotten", count)
+
+    return forget
+
+
+def forgetting_audit(store: GatewayStore, *, kept_days: float, entries_max: int) -> Callable[[], Awaitable[None]]:
+    async def forget() -> None:
+        count = await store.forget_audit(
+            kept_seconds=kept_days * 86400.0, entries_max=entries_max, at_most=FORGET_AUDIT_MAX
+        )
+        if count:
+            logger.info("%d entries of the audit log were deleted, as the log says", count)
 
     return forget
 
@@ -151,6 +163,11 @@ async def run(
     if settings.tokens_kept_days:
         forget = forgetting_tokens(store, now, kept_seconds=settings.tokens_kept_days * 86400.0)
         loops.append(Every(FORGET_SECONDS, forget, retry_on=(StoreUnavailableError,), name="tokens"))
+    if settings.audit_kept_days or settings.audit_entries_max:
+        forget_audit = forgetting_audit(
+            store, kept_days=settings.audit_kept_days, entries_max=settings.audit_entries_max
+        )
+        loops.append(Every(FORGET_SECONDS, forget_audit, retry_on=(StoreUnavailableError,), name="audit"))
     loops.append(Every(FORGET_SECONDS, forget_contexts, retry_on=(StoreUnavailableError,), name="contexts"))
     if certificate is not None:
         loops.append(Every(RENEW_SECONDS, renewing(certificate), retry_on=(SettingsError,), name="certificate"))

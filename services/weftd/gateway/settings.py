@@ -122,6 +122,8 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     refusals_per_second: PerSecond = 5.0
     refusals_burst: Burst = 50.0
     tokens_kept_days: Annotated[float, Meta(ge=0)] = 90.0  # after they were revoked or expired; 0: for ever
+    audit_kept_days: Annotated[float, Meta(ge=0)] = 400.0  # 0: for ever; no entry of the last week is deleted
+    audit_entries_max: Annotated[int, Meta(ge=0)] = 10_000_000  # 0: no bound
     session_hours: Annotated[float, Meta(gt=0, le=24 * 366)] = 12.0  # a browser stays signed in for so long
     code_seconds: Annotated[float, Meta(gt=0, le=3600)] = 600.0  # in which the code of a link can be used, once
     tenant_jobs_open_max: Bound = 20_000

@@ -129,7 +129,14 @@ class Submissions:
         if not spec.is_array:
             job_id = f"{JOB_PREFIX}{name}"
             stored = await self._store.submit(
-                wanted, job_id=job_id, tenant=who.tenant, key=key, at=self._now(), allowance=allowance, given=spec
+                wanted,
+                job_id=job_id,
+                tenant=who.tenant,
+                key=key,
+                at=self._now(),
+                allowance=allowance,
+                given=spec,
+                submitter=who.named,
             )
             return stored, 0
         array = f"{ARRAY_PREFIX}{name}"
@@ -143,6 +150,7 @@ class Submissions:
                 key=key,
                 at=self._now(),
                 allowance=allowance,
+                submitter=who.named,
             )
         return stored, len(elements)
 

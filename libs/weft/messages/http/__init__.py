@@ -27,6 +27,7 @@ PRIORITY_MAX = 1000
 
 Seconds = Annotated[float, Meta(description="Seconds since 1970-01-01 UTC.")]
 Bytes = Annotated[int, Meta(description="In bytes.")]
+Submitter = Annotated[str, Meta(description="Name of the person who submitted it; empty: a token was used.")]
 
 
 # what was submitted and asked
@@ -72,6 +73,7 @@ class ArrayView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0
     seq: int = 0
     submitted_at: Seconds
+    submitter: Submitter = ""
     started_at: Seconds | None = None
     ended_at: Seconds | None = None
     waiting_for: Cause | None = None
@@ -229,6 +231,7 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     replicas: int
     seq: int
     submitted_at: Seconds
+    submitter: Submitter = ""
     since: Seconds
     started_at: Seconds | None = None
     ended_at: Seconds | None = None

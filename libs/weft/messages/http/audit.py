@@ -9,8 +9,9 @@ from weft.messages.http import Seconds
 
 class AuditView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One entry. `outcome`: `asked` before an act is done, `done` of a sign-in or a sign-out, `refused`; a request that
-    was asked for and then refused has two entries with one `request`. `who`: the label of the token, `session` what a
-    browser was signed in by, `source` the address."""
+    was asked for and then refused has two entries with one `request`. `who`: the label of the token or the name of the
+    person, `person` the id of the person, empty for a token; `session` what a browser was signed in by, `source` the
+    address."""
 
     seq: int
     at: Seconds
@@ -22,6 +23,7 @@ class AuditView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     source: str = ""
     detail: str = ""
     request: str = ""
+    person: str = ""
 
 
 class AuditLogView(Struct, frozen=True, kw_only=True):

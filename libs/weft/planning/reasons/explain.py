@@ -72,6 +72,7 @@ class HolderSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
     since: float
     ends_at: float | None = None
     eta: Estimate | None = None
+    submitter: str = ""
 
 
 class ClosedSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -128,7 +129,7 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     changed last. `shares`: what the first of its ranks hold of GPUs, of a job that shares them. `service`: of a
     job that serves requests. `lent`: what the job lent to services; it grows back once there is room again. `quota`: of
     its tenant, where quotas are in force. `eta`: when it starts, or, of a job that runs, ends; `sooner`: what would let
-    it start sooner. `fault`: the class of a job's failure.
+    it start sooner. `fault`: the class of a job's failure. `submitter`: the name of the person who submitted it.
     """
 
     job_id: str
@@ -158,6 +159,7 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     eta: Estimate | None = None
     sooner: tuple[Sooner, ...] = ()
     fault: FailureClass | None = None
+    submitter: str = ""
 
 
 def explain(
@@ -483,4 +485,5 @@ def _seen(job: Job) -> HolderSeen:
         nodes=tuple(sorted({allocation.node_id for allocation in job.placement.allocations}) if job.placement else ()),
         since=job.since,
         ends_at=ends_at(job),
+        submitter=job.submitter,
     )

@@ -52,10 +52,11 @@ class PostgresArrays:
         tenant: str,
         at: float,
         allowance: Allowance | None = None,
+        who: str = "",
     ) -> int:
         most = (None, None) if allowance is None else (allowance.jobs_open_max, allowance.spec_bytes_max)
         states_text = [str(state) for state in states]
-        row = await self.asking.row("ask_elements", kind, array, states_text, list(job_ids), tenant, at, *most)
+        row = await self.asking.row("ask_elements", kind, array, states_text, list(job_ids), tenant, at, *most, who)
         assert row is not None, "what is used is always told"
         if allowance is not None and row["asked"] < row["wanted"]:
             reason = full(use_of(row), allowance, spec_bytes=row["spec_bytes"], jobs=row["wanted"])

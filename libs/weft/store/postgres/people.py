@@ -46,7 +46,10 @@ class PostgresAudit:
 
     async def write_audit(self, actor: Actor, act: str, outcome: Outcome, *, detail: str, at: float) -> None:
         who = (actor.tenant, actor.who, actor.session, actor.source)
-        await self.asking.row("write_audit", actor.request, outcome.value, act, *who, detail, at)
+        await self.asking.row("write_audit", actor.request, outcome.value, act, *who, detail, at, actor.person)
+
+    async def forget_audit(self, *, kept_seconds: float, entries_max: int, at_most: int) -> int:
+        return await self.asking.count("forget_audit", kept_seconds, entries_max, at_most)
 
     async def audit(
         self, *, tenant: str | None, after: int | None = None, before: int | None = None, limit: int

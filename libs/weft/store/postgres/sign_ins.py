@@ -52,7 +52,8 @@ class PostgresSignIns:
     async def end_session(
         self, session_id: str, *, tenant: str | None, at: float, actor: Actor, person: str = ""
     ) -> str | None:
-        row = await self.asking.row("end_session", session_id, tenant, at, actor.tenant, *_written(actor), person)
+        by = (actor.tenant, *_written(actor), person, actor.person)
+        row = await self.asking.row("end_session", session_id, tenant, at, *by)
         return None if row is None else str(row["tenant"])
 
 

@@ -37,6 +37,7 @@ class Submission(Struct, frozen=True, kw_only=True):
     at: float
     allowance: Allowance | None
     given: JobSpec  # as its user gave it: the same key comes with the same
+    submitter: str
 
 
 class PostgresSubmissions:
@@ -55,6 +56,7 @@ class PostgresSubmissions:
         at: float,
         allowance: Allowance | None = None,
         given: JobSpec | None = None,
+        submitter: str = "",
     ) -> StoredSubmission:
         submission = Submission(
             spec=spec,
@@ -65,6 +67,7 @@ class PostgresSubmissions:
             at=at,
             allowance=allowance,
             given=given or spec,
+            submitter=submitter,
         )
         for batched in (len(submission.text) <= BATCHED_BYTES_MAX, False):
             if batched:
@@ -98,10 +101,12 @@ class PostgresSubmissions:
         key: str | None,
         at: float,
         allowance: Allowance | None = None,
+        submitter: str = "",
     ) -> StoredSubmission:
-        columns = await asyncio.to_thread(_element_columns, elements, tenant)  # it takes long for many
+        columns = await asyncio.to_thread(_element_columns, elements, tenant, submitter)  # it takes long for many
         most = (None, None) if allowance is None else (allowance.jobs_open_max, allowance.spec_bytes_max)
-        row = await self.asking.row("submit_array", *columns, tenant, key, given.pool, hash_of(given), at, array, *most)
+        known = (tenant, key, given.pool, hash_of(given), at, array)
+        row = await self.asking.row("submit_array", *columns, *known, *most, submitter)
         assert row is not None, "what is used is always told"
         if row["stored"]:
             return StoredSubmission(job_id=array, created=True)
@@ -120,21 +125,23 @@ class PostgresSubmissions:
             raise KeyReusedError(f"this key was used for job {row['id']}, which has another specification")
         return StoredSubmission(job_id=row["id"], created=False)
 
-    async def ask_requeue(self, *, job_id: str, pool: str, tenant: str, at: float, allowance: Allowance) -> None:
+    async def ask_requeue(
+        self, *, job_id: str, pool: str, tenant: str, at: float, allowance: Allowance, who: str = ""
+    ) -> None:
         most = allowance.jobs_open_max, allowance.spec_bytes_max
-        row = await self.asking.row("ask_requeue", pool, job_id, tenant, at, *most)
+        row = await self.asking.row("ask_requeue", pool, job_id, tenant, at, *most, who)
         assert row is not None, "what is used is always told"
         if not row["asked"]:
             raise TenantFullError(full(use_of(row), allowance, spec_bytes=row["spec_bytes"]) or "it is full")
 
 
-def _element_columns(elements: Sequence[tuple[str, JobSpec]], tenant: str) -> tuple[list[str], ...]:
+def _element_columns(elements: Sequence[tuple[str, JobSpec]], tenant: str, submitter: str) -> tuple[list[str], ...]:
     """The ids, names, specifications and events of elements."""
     return (
         [job_id for job_id, _ in elements],
         [spec.name for _, spec in elements],
         [msgspec.json.encode(spec).decode() for _, spec in elements],
-        [as_json(submission_data(job_id, tenant, spec)) for job_id, spec in elements],
+        [as_json(submission_data(job_id, tenant, spec, submitter=submitter)) for job_id, spec in elements],
     )
 
 
@@ -151,7 +158,8 @@ def _columns_of(submission: Submission) -> tuple[object, ...]:
         hash_of(submission.given),
         submission.at,
         *most,
-        as_json(submission_data(submission.job_id, submission.tenant, spec)),
+        as_json(submission_data(submission.job_id, submission.tenant, spec, submitter=submission.submitter)),
+        submission.submitter,
     )
 
 

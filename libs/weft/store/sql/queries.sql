@@ -12,7 +12,7 @@ id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at,
        extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress,
        extract(epoch FROM placed_at)::float8 AS placed_at, extract(epoch FROM attained)::float8 AS attained_seconds,
        attained_gpu_seconds, nodes, size, gpu_model, worked, extract(epoch FROM sized_at)::float8 AS sized_at, next_placement,
-       revisions, loans, failures, extract(epoch FROM hung_since)::float8 AS hung_since;
+       revisions, loans, failures, extract(epoch FROM hung_since)::float8 AS hung_since, submitter;
 
 -- columns: event
 id, xid::text::bigint AS xid, topic, event, subject_id, version, tenant, extract(epoch FROM at)::float8 AS at, data;
@@ -33,8 +33,8 @@ events.id, events.tenant, octet_length(events.data::text);
 -- in the future: what comes after it would count as later still, and what a job held until then as nothing.
 WITH given AS MATERIALIZED (
     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[],
-                         $8::float8[], $9::bigint[], $10::bigint[], $11::text[]) WITH ORDINALITY
-               AS given (id, tenant, key, pool, name, spec, spec_hash, at, jobs_max, bytes_max, event, ordinal)
+                         $8::float8[], $9::bigint[], $10::bigint[], $11::text[], $12::text[]) WITH ORDINALITY
+               AS given (id, tenant, key, pool, name, spec, spec_hash, at, jobs_max, bytes_max, event, submitter, ordinal)
 ), used AS MATERIALIZED (
     SELECT tenant, sum(jobs)::bigint AS jobs, sum(bytes)::bigint AS bytes
       FROM tenant_use WHERE tenant = ANY ($2::text[]) GROUP BY tenant
@@ -44,8 +44,9 @@ WITH given AS MATERIALIZED (
       FROM given LEFT JOIN used USING (tenant)
     WINDOW so_far AS (PARTITION BY tenant ORDER BY ordinal)
 ), stored AS (
-    INSERT INTO submissions (id, tenant, key, pool, name, spec, spec_bytes, spec_hash, submitted_at)
-    SELECT id, tenant, key, pool, name, spec::json, octet_length(spec), spec_hash, least(to_timestamp(at), clock_timestamp())
+    INSERT INTO submissions (id, tenant, key, pool, name, spec, spec_bytes, spec_hash, submitted_at, submitter)
+    SELECT id, tenant, key, pool, name, spec::json, octet_length(spec), spec_hash, least(to_timestamp(at), clock_timestamp()),
+           submitter
       FROM counted
      WHERE jobs_max IS NULL OR (jobs <= jobs_max AND bytes <= bytes_max)
      ORDER BY tenant, key, ordinal
@@ -78,15 +79,16 @@ WITH given AS MATERIALIZED (
     SELECT COALESCE(sum(jobs), 0)::bigint AS jobs, COALESCE(sum(bytes), 0)::bigint AS bytes
       FROM tenant_use WHERE tenant = $5
 ), head AS (
-    INSERT INTO submissions (id, tenant, key, pool, name, spec, spec_bytes, spec_hash, submitted_at, array_id)
-    SELECT id, $5, $6, $7, name, spec::json, octet_length(spec), $8::bytea, least(to_timestamp($9::float8), clock_timestamp()), $10
+    INSERT INTO submissions (id, tenant, key, pool, name, spec, spec_bytes, spec_hash, submitted_at, array_id, submitter)
+    SELECT id, $5, $6, $7, name, spec::json, octet_length(spec), $8::bytea, least(to_timestamp($9::float8), clock_timestamp()),
+           $10, $13
       FROM given, used, size
      WHERE ordinal = 1 AND ($11::bigint IS NULL OR (used.jobs + size.jobs <= $11 AND used.bytes + size.bytes <= $12::bigint))
     ON CONFLICT (tenant, key) DO NOTHING
     RETURNING id, seq, submitted_at
 ), others AS (
-    INSERT INTO submissions (id, tenant, pool, name, spec, spec_bytes, spec_hash, submitted_at, array_id)
-    SELECT given.id, $5, $7, name, spec::json, octet_length(spec), $8::bytea, head.submitted_at, $10 FROM given, head
+    INSERT INTO submissions (id, tenant, pool, name, spec, spec_bytes, spec_hash, submitted_at, array_id, submitter)
+    SELECT given.id, $5, $7, name, spec::json, octet_length(spec), $8::bytea, head.submitted_at, $10, $13 FROM given, head
      WHERE ordinal > 1 ORDER BY ordinal
     RETURNING id, seq, submitted_at
 ), stored AS (
@@ -139,8 +141,8 @@ WITH used AS (
             SELECT 1, all_jobs.bytes FROM asks JOIN all_jobs ON all_jobs.id = subject_id
              WHERE kind = 'requeue' AND all_jobs.tenant = $3 AND asks.tenant = $3) open_and_asked
 ), asked AS (
-    INSERT INTO asks (kind, pool, subject_id, tenant, at)
-    SELECT 'requeue', $1, $2, $3, to_timestamp($4::float8) FROM used, all_jobs
+    INSERT INTO asks (kind, pool, subject_id, tenant, at, who)
+    SELECT 'requeue', $1, $2, $3, to_timestamp($4::float8), $7 FROM used, all_jobs
      WHERE all_jobs.id = $2 AND used.jobs < $5::bigint AND used.bytes + all_jobs.bytes <= $6::bigint
     RETURNING 1
 )
@@ -222,9 +224,10 @@ WITH made_with AS (
     RETURNING id, tenant, expires_at
 )
 SELECT made.id, made.tenant, held.admin, extract(epoch FROM made.expires_at)::float8 AS expires_at,
-       write_audit($12, 'done', CASE WHEN $2::text = 'code' THEN 'code' ELSE 'sign-in' END, made.tenant, $9::text,
+       add_audit($12, 'done', CASE WHEN $2::text = 'code' THEN 'code' ELSE 'sign-in' END, made.tenant, $9::text,
                    CASE WHEN $2::text = 'code' THEN $10::text ELSE made.id END, $11::text,
-                   CASE WHEN $4::text = '' THEN '' ELSE 'for ' || $4::text END, to_timestamp($5::float8)) AS seq
+                   CASE WHEN $4::text = '' THEN '' ELSE 'for ' || $4::text END, to_timestamp($5::float8),
+                   COALESCE(held.person, '')) AS seq
   FROM made, held;
 
 -- name: redeem_code
@@ -248,7 +251,7 @@ WITH born AS (
     RETURNING id, tenant, expires_at
 )
 SELECT made.id, made.tenant, known.role = 'admin' AS admin, extract(epoch FROM made.expires_at)::float8 AS expires_at,
-       write_audit($14, 'done', 'provider', made.tenant, $4, '', $13, known.role, to_timestamp($7::float8)) AS seq
+       add_audit($14, 'done', 'provider', made.tenant, $4, '', $13, known.role, to_timestamp($7::float8), known.id) AS seq
   FROM made, known;
 
 -- name: end_sessions_of
@@ -266,14 +269,17 @@ SELECT id, name, tenant, role, extract(epoch FROM signed_in_at)::float8 AS signe
 UPDATE people SET disabled_at = to_timestamp($2::float8) WHERE id = $1 RETURNING tenant;
 
 -- name: write_audit
-SELECT write_audit($1, $2, $3, $4, $5, $6, $7, $8, to_timestamp($9::float8));
+SELECT add_audit($1, $2, $3, $4, $5, $6, $7, $8, to_timestamp($9::float8), $10);
+
+-- name: forget_audit
+SELECT forget_audit($1::float8, $2::bigint, $3::integer) AS count;
 
 -- name: audit_before
-SELECT seq, extract(epoch FROM at)::float8 AS at, request, outcome, act, tenant, who, session, source, detail FROM audit
+SELECT seq, extract(epoch FROM at)::float8 AS at, request, outcome, act, tenant, who, session, source, detail, person FROM audit
  WHERE ($1::text IS NULL OR tenant = $1) AND ($2::bigint IS NULL OR seq < $2) ORDER BY seq DESC LIMIT $3;
 
 -- name: audit_after
-SELECT seq, extract(epoch FROM at)::float8 AS at, request, outcome, act, tenant, who, session, source, detail FROM audit
+SELECT seq, extract(epoch FROM at)::float8 AS at, request, outcome, act, tenant, who, session, source, detail, person FROM audit
  WHERE ($1::text IS NULL OR tenant = $1) AND seq > $2::bigint ORDER BY seq LIMIT $3;
 
 -- name: sessions
@@ -292,7 +298,8 @@ SELECT sign_ins.id, sign_ins.tenant, COALESCE(root.label, people.name) AS label,
 UPDATE sign_ins SET ended_at = to_timestamp($3::float8)
  WHERE id = $1 AND kind = 'session' AND ended_at IS NULL AND ($2::text IS NULL OR tenant = $2)
    AND ($9 = '' OR person = $9)
-RETURNING tenant, write_audit($8, 'done', 'sign-out', $4, $5, $6, $7, id || ' of ' || tenant, to_timestamp($3::float8)) AS seq;
+RETURNING tenant, add_audit($8, 'done', 'sign-out', $4, $5, $6, $7, id || ' of ' || tenant, to_timestamp($3::float8), $10)
+          AS seq;
 
 -- name: tenants
 SELECT id, extract(epoch FROM created_at)::float8 AS created_at, jobs_open_max, spec_bytes_max, priority_max,
@@ -451,14 +458,14 @@ SELECT array_id AS id
 -- How many elements each array has in each state, and one of them that shows the rest: what waits shows why. The first ones,
 -- of which all but the last have fewer than $2 bytes of specifications together.
 WITH found AS (
-    SELECT wanted.id, wanted.ordinal, first.seq, first.tenant, first.pool, first.spec, first.submitted_at,
+    SELECT wanted.id, wanted.ordinal, first.seq, first.tenant, first.pool, first.spec, first.submitted_at, first.submitter,
            sum(first.size) OVER (ORDER BY wanted.ordinal) - first.size AS before
       FROM unnest($1::text[]) WITH ORDINALITY AS wanted (id, ordinal)
      CROSS JOIN LATERAL (
         SELECT *, COALESCE(spec_bytes, octet_length(spec::text)) AS size FROM submissions
          WHERE array_id = wanted.id ORDER BY seq LIMIT 1) first
 )
-SELECT found.id, found.seq, found.tenant, found.pool, found.spec,
+SELECT found.id, found.seq, found.tenant, found.pool, found.spec, found.submitter,
        extract(epoch FROM found.submitted_at)::float8 AS submitted_at,
        counted.states, counted.counts, counted.started_at, counted.ended_at, waits.waiting_for
   FROM found
@@ -496,8 +503,8 @@ WITH wanted AS (
             SELECT 1, octet_length(spec::text) FROM asks JOIN submissions ON submissions.id = subject_id
              WHERE kind = 'requeue' AND submissions.tenant = $5 AND asks.tenant = $5) open_and_asked
 ), asked AS (
-    INSERT INTO asks (kind, pool, subject_id, tenant, at)
-    SELECT $1, pool, wanted.id, $5, to_timestamp($6::float8) FROM wanted, used, more
+    INSERT INTO asks (kind, pool, subject_id, tenant, at, who)
+    SELECT $1, pool, wanted.id, $5, to_timestamp($6::float8), $9 FROM wanted, used, more
      WHERE $7::bigint IS NULL OR more.jobs = 0
            OR (used.jobs + more.jobs <= $7 AND used.bytes + more.bytes <= $8::bigint)
     RETURNING 1

@@ -44,7 +44,7 @@ def audit_table(entries: Sequence[AuditView], context: RenderContext) -> Table:
             str(one.seq),
             clock(one.at, now=context.now),
             plain(one.tenant or "?", "bold"),
-            plain(f"{one.who} ({one.session})" if one.session else one.who),
+            plain(f"{one.who} ({', '.join(filter(None, (one.person, one.session)))})" if one.session else one.who),
             plain(one.source),
             plain(one.outcome, "red" if one.outcome == "refused" else ""),
             plain(one.act),

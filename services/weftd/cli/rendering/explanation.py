@@ -48,6 +48,8 @@ def explanation(
     tuned: Sequence[Text] = (),
 ) -> RenderableType:
     head = Text.assemble(plain(told.name, "bold"), "  ", plain(told.job_id, "dim"), "  ", state_text(told.state))
+    if told.submitter:
+        head.append_text(plain(f"  submitted by {told.submitter}", "dim"))
     parts: list[RenderableType] = [head, Text.assemble((told.code, "yellow"), ": ", plain(told.sentence))]
     if told.fault is not None:
         parts.append(Text.assemble("fault: ", (str(told.fault), "yellow"), f": {FAULTS[told.fault]}"))
@@ -213,6 +215,7 @@ def _holders(holders: Sequence[HolderSeen], context: RenderContext, emulated: Ma
         "ID": lambda held: plain(held.job_id),
         "NAME": lambda held: plain(held.name),
         "TENANT": lambda held: plain(held.tenant),
+        "USER": lambda held: plain(held.submitter),
         "STATE": lambda held: state_text(held.state),
         "GPUS": lambda held: f"{held.gpus:g}{' emulated' if emulated.get(held.job_id, 0) >= held.gpus > 0 else ''}",
         "PRIO": lambda held: number(held.priority),
@@ -222,6 +225,8 @@ def _holders(holders: Sequence[HolderSeen], context: RenderContext, emulated: Ma
     }
     if context.narrow:
         del columns["TENANT"], columns["STATE"]
+    if not any(held.submitter for held in holders):
+        del columns["USER"]
     made = table(*columns, context=context, right=("PRIO",), flexible="ON")
     for held in holders:
         made.add_row(*(cell(held) for cell in columns.values()))

@@ -77,6 +77,7 @@ def jobs_table(
         "ID": lambda job: plain(job.id),
         "NAME": lambda job: _marked_name(job, context) if screen and context.bars else _name(job, context),
         "TENANT": lambda job: plain(job.tenant),
+        "USER": lambda job: plain(job.submitter),
         "STATE": lambda job: state_text(job.state, hung=job.hung_since is not None),
         "FOR": lambda job: how_long(job, context),
         "STARTS": lambda job: when_text(starts.get(job.id), context),
@@ -90,7 +91,7 @@ def jobs_table(
     for title in _left_out(jobs, context, tenants=tenants, screen=screen):
         del columns[title]
     cells = {title: [cell(job) for job in jobs] for title, cell in columns.items()}
-    shown = fitting(cells, context, drop=("PRIO", "TENANT", "SIZE", "STARTS", "ID", "FOR"), flexible="WHAT NOW")
+    shown = fitting(cells, context, drop=("PRIO", "TENANT", "USER", "SIZE", "STARTS", "ID", "FOR"), flexible="WHAT NOW")
     made = table(*shown, context=context, right=("PRIO",), flexible="WHAT NOW", one_line=screen or context.tiny)
     for row in zip(*(cells[title] for title in shown), strict=True):
         made.add_row(*row)
@@ -100,6 +101,8 @@ def jobs_table(
 def _left_out(jobs: Sequence[JobView], context: RenderContext, *, tenants: bool, screen: bool) -> set[str]:
     """The columns that a narrow terminal leaves out, even if there is room."""
     left_out = set() if tenants else {"TENANT"}
+    if len({job.submitter for job in jobs}) < 2:
+        left_out.add("USER")
     if not any(is_sized(job.size) for job in jobs):
         left_out.add("SIZE")
     if context.narrow and not any(job.priority for job in jobs):
@@ -289,7 +292,7 @@ def _fact_lines(job: JobView, context: RenderContext) -> list[tuple[str, Text]]:
     lines = [
         ("tenant", plain(f"{job.tenant}, pool {job.pool}")),
         ("kind", plain(f"{job.kind}, priority {job.priority}, {may_stop}")),
-        ("submitted", Text(f"{context.zoned(job.submitted_at)}, {ago(context.now - job.submitted_at)}")),
+        ("submitted", _submission(job, context)),
     ]
     if job.state is JobState.QUEUED:
         lines.append(("waits for", waiting_text(job, context)))
@@ -318,6 +321,11 @@ def _fact_lines(job: JobView, context: RenderContext) -> list[tuple[str, Text]]:
     if job.placement and job.placement.why:
         lines.append(("why there", plain(job.placement.why)))
     return lines
+
+
+def _submission(job: JobView, context: RenderContext) -> Text:
+    when = f"{context.zoned(job.submitted_at)}, {ago(context.now - job.submitted_at)}"
+    return plain(f"{when}, by {job.submitter}" if job.submitter else when)
 
 
 def _volume_text(volume: Volume) -> str:

@@ -107,7 +107,7 @@ FIELDS: dict[str, Callable[[JobView], str]] = {
     "ArrayJobID": lambda job: _part(job, 0),
     "ArrayTaskID": lambda job: _part(job, 2) or "N/A",
     "JobName": job_name,
-    "User": lambda job: job.tenant,
+    "User": lambda job: job.submitter or job.tenant,
     "Account": lambda job: job.tenant,
     "Cluster": lambda job: "weft",
     "Partition": lambda job: job.pool,

@@ -15,7 +15,7 @@ from weft.planning.resource_request import gpus_least, resource_request_of
 from weft.store import TenantFullError
 from weft.store.arrays import ArrayKept
 from weftd.gateway.allowances import NoRoomError, check
-from weftd.gateway.api.jobs import STATES, states_of
+from weftd.gateway.api.jobs import STATES, audit_if_of_another, states_of
 from weftd.gateway.dependencies import array_id
 from weftd.gateway.errors import TOKEN_WORDS, RejectedError
 from weftd.gateway.http.revalidation import next_page
@@ -137,6 +137,7 @@ async def _ask(
         check(found.spec, allowance)
     else:
         allowance = None
+    await audit_if_of_another(call, kind, found.id, found.tenant)
     try:
         asked = await gateway.store.ask_elements(
             kind,
@@ -146,6 +147,7 @@ async def _ask(
             tenant=call.who.tenant,
             at=gateway.now(),
             allowance=allowance,
+            who=call.who.named,
         )
     except TenantFullError as error:
         raise NoRoomError(str(error)) from None
@@ -195,6 +197,7 @@ def array_view(kept: ArrayKept) -> ArrayView:
         priority=spec.priority,
         seq=kept.seq,
         submitted_at=kept.submitted_at,
+        submitter=kept.submitter,
         started_at=kept.started_at,
         ended_at=kept.ended_at if kept.over else None,
         waiting_for=kept.waiting_for,

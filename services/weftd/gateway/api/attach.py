@@ -70,6 +70,7 @@ async def attach(call: Call[AttachQuery]) -> web.StreamResponse:
     query, gateway, request = call.query, call.gateway, call.request
     job = await gateway.job(call.who, call.path("job"))
     gateway.count(call.who, changes=True)
+    gateway.auditing.count(call.who)
     if job.pool in gateway.settings.sessions_off_pools:
         raise RejectedError(403, "job", f"pool {job.pool} lets nobody into its jobs (GATEWAY_SESSIONS_OFF_POOLS)")
     if (query.kind is SessionKind.PORT) != bool(query.port):
@@ -117,6 +118,9 @@ async def _serve(call: Call[AttachQuery], job: Job, run: RankRun, socket: web.We
     opened = await _open(gateway, run, query, session_id, command)
     record = gateway.entries.begun(call.who, job, run, query, session_id, command)
     try:
+        if record.is_new:
+            actor = gateway.auditing.actor(call.request, call.who)
+            await gateway.auditing.done(actor, "enter", f"{record.what} of {job.name} ({job.id})")
         await record.entered()
     except BaseException:
         await _close(gateway, run, session_id, opened.line)

@@ -242,7 +242,12 @@ async def requeue(call: Call[NoQuery]) -> web.StreamResponse:
     gateway = call.gateway
     try:
         await gateway.store.ask_requeue(
-            job_id=found.id, pool=found.pool, tenant=call.who.tenant, at=gateway.now(), allowance=allowance
+            job_id=found.id,
+            pool=found.pool,
+            tenant=call.who.tenant,
+            at=gateway.now(),
+            allowance=allowance,
+            who=call.who.named,
         )
     except TenantFullError as error:
         raise NoRoomError(str(error)) from None
@@ -319,6 +324,7 @@ async def ask(
     """Store an ask about a job for its scheduler. `adds_bytes`: what is stored once it is done; `field`: the part of
     the request that is too large where its tenant may not have as much. Raises RejectedError."""
     gateway = call.gateway
+    await audit_if_of_another(call, kind, job.id, job.tenant)
     try:
         await gateway.store.ask(
             kind,
@@ -339,6 +345,13 @@ async def ask(
     except LargeAskWaitsError as error:
         raise RejectedError(429, field, str(error)) from None
     return _asked(call, kind, job, size=adds_bytes)
+
+
+async def audit_if_of_another(call: Call[NoQuery], kind: AskKind, subject: str, tenant: str) -> None:
+    """Write to the audit log what an administrator asks about another tenant's job or array."""
+    if tenant != call.who.tenant:
+        auditing = call.gateway.auditing
+        await auditing.asked(auditing.actor(call.request, call.who), f"{kind} {subject}", f"of {tenant}")
 
 
 def _asked(call: Call[NoQuery], kind: AskKind, job: Job, *, size: int = 0) -> web.StreamResponse:

@@ -40,6 +40,7 @@ class Auditing:
             tenant=who.tenant,
             who=who.label,
             session=who.session,
+            person=who.person,
             source=request.remote or "",
             request=self._characters(REQUEST_CHARACTERS),
         )
@@ -52,6 +53,10 @@ class Auditing:
     async def asked(self, actor: Actor, act: str, detail: str) -> None:
         """Raises StoreUnavailableError: then the act must not be done."""
         await self._store.write_audit(actor, clean(act), Outcome.ASKED, detail=clean(detail), at=self._now())
+
+    async def done(self, actor: Actor, act: str, detail: str) -> None:
+        """Raises StoreUnavailableError: then the act must be undone."""
+        await self._store.write_audit(actor, clean(act), Outcome.DONE, detail=clean(detail), at=self._now())
 
     async def refused(self, request: web.Request, who: Access, error: RejectedError, *, act: str = "") -> None:
         """Write that something was refused, unless too much was of this caller."""

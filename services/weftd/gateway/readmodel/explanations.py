@@ -55,7 +55,8 @@ async def explanation(
     """`priority_max`: the highest priority that the caller may ask for."""
     if job.state.final:
         cause = (await endings(store, [job], every=True)).get(job.id)
-        return explain(job, nodes=(), holding=(), queued=(), now=now, ended_for=cause)
+        told = explain(job, nodes=(), holding=(), queued=(), now=now, ended_for=cause)
+        return msgspec.structs.replace(told, submitter=job.submitter)
     nodes, holding, queued = await snapshots.nodes.get(), list[Job](), list[Job]()
     if job.state is JobState.QUEUED:
         holding, queued = await asyncio.gather(snapshots.holding(job.pool), snapshots.queued(job.pool))
@@ -98,6 +99,7 @@ async def explanation(
         noted=await last_cause(store, job, [JobEvent.NOTED]) if job.state.holding else None,
         shares=await _shares(snapshots, cluster, job, who, nodes.of(job.pool)),
         service=await whole_service(store, cluster, job, who),
+        submitter=job.submitter,
     )
 
 
@@ -165,7 +167,7 @@ def _quota_seen_by(who: Access, quota: QuotaSeen) -> QuotaSeen:
 
 
 def _seen_by(who: Access, holder: HolderSeen) -> HolderSeen:
-    return holder if may_see(who, holder.tenant) else msgspec.structs.replace(holder, name="", tenant="")
+    return holder if may_see(who, holder.tenant) else msgspec.structs.replace(holder, name="", tenant="", submitter="")
 
 
 def names_seen(who: Access, *jobs: Sequence[Job]) -> dict[str, str]:

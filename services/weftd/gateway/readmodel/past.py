@@ -72,6 +72,7 @@ def job_then(job: Job, told: Sequence[Event]) -> Job:
         spec=job.spec,
         seq=job.seq,
         submitted_at=job.submitted_at,
+        submitter=job.submitter,
         since=job.submitted_at,
         priority=job.spec.priority,
     )

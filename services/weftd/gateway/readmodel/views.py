@@ -67,6 +67,7 @@ def job_view(
         replicas=replicas,
         seq=job.seq,
         submitted_at=job.submitted_at,
+        submitter=job.submitter,
         since=job.since,
         started_at=job.started_at,
         ended_at=job.ended_at,

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from weft.bus import Bus, BusError
 from weft.domain.job import Cause, CauseCode, Job, JobEvent
+from weft.domain.tenants import actor_text, tenant_of_actor
 from weft.messages.asks import AskKind, Entrance
 from weft.messages.http import EventData
 from weft.messages.sessions import ReadSession, SessionKind, SessionLeft, SessionLeftNoted, SessionRead
@@ -54,9 +55,9 @@ class Wish(Protocol):
 
 
 class Stay(Struct, kw_only=True):
-    """A session, or all connections to one port, as the story tells of it."""
+    """A session, or all connections of one person to one port, as the story tells of it."""
 
-    tenant: str
+    by: str  # the person of a tenant, or the tenant
     job_id: str
     pool: str
     epoch: int
@@ -83,15 +84,15 @@ class Records:
     def begun(
         self, who: Access, job: Job, run: RankRun, wish: Wish, session_id: str, command: tuple[str, ...]
     ) -> "StayRecord":
-        name = session_id
+        name, by = session_id, actor_text(who.tenant, who.named)
         what = f"{WORDS.get(wish.kind, '')} in rank {run.rank}"
         if wish.kind is SessionKind.PORT:
-            name = _port_name(job.id, run.epoch, run.rank, wish.port, who.tenant)
+            name = _port_name(job.id, run.epoch, run.rank, wish.port, by)
             what = f"connections to port {wish.port} of rank {run.rank}"
         elif command:
             what += f": {shown(command)}"
         visit = Stay(
-            tenant=who.tenant,
+            by=by,
             job_id=job.id,
             pool=job.pool,
             epoch=run.epoch,
@@ -109,14 +110,14 @@ class Records:
         cause = Cause(
             code=code,
             sentence=sentence,
-            by=visit.tenant,
+            by=visit.by,
             numbers={"rank": visit.rank, "session": visit.number, **numbers},
         )
         await self._store.ask(
             AskKind.ENTER,
             subject_id=visit.job_id,
             pool=visit.pool,
-            tenant=visit.tenant,
+            tenant=tenant_of_actor(visit.by),
             at=self._now(),
             entry=Entrance(epoch=visit.epoch, cause=cause),
         )
@@ -150,7 +151,7 @@ class Records:
             if number not in (number_of(ask.session_id), port) or (number, at) in self._noted:
                 continue
             visit = Stay(
-                tenant=cause.by,
+                by=cause.by,
                 job_id=job.id,
                 pool=job.pool,
                 epoch=ask.epoch,
@@ -183,7 +184,7 @@ class Records:
     async def _tell_left(self, visit: Stay, status: int | None, reason: str) -> None:
         """Raises StoreUnavailableError."""
         seconds = self._clock() - visit.began
-        ended = f"{visit.what}: {visit.tenant} left after {_duration(seconds)}"
+        ended = f"{visit.what}: {visit.by} left after {_duration(seconds)}"
         if status is not None:
             ended += f", with status {status}"
         if reason:
@@ -223,17 +224,22 @@ class StayRecord:
     def __init__(
         self, records: Records, name: str, visit: Stay, run: RankRun, session_id: str, *, is_new: bool, is_port: bool
     ) -> None:
+        """`is_new`: it goes on with no earlier session or visit."""
         self._records, self._name, self._visit, self._run = records, name, visit, run
-        self._session_id, self._is_new, self._is_port = session_id, is_new, is_port
+        self._session_id, self.is_new, self._is_port = session_id, is_new, is_port
+
+    @property
+    def what(self) -> str:
+        return self._visit.what
 
     async def entered(self) -> None:
         """Raises StoreUnavailableError: then nobody gets in."""
         visit = self._visit
         visit.open += 1
         visit.connections += self._is_port
-        if self._is_new:
+        if self.is_new:
             try:
-                await self._records.tell(visit, CauseCode.ENTERED, f"{visit.tenant} opened {visit.what}")
+                await self._records.tell(visit, CauseCode.ENTERED, f"{visit.by} opened {visit.what}")
             except BaseException:
                 self._records.forget(self._name)
                 raise
@@ -258,8 +264,8 @@ def number_of(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6])
 
 
-def _port_name(job_id: str, epoch: int, rank: int, port: int, tenant: str) -> str:
-    return f"{job_id} {epoch} {rank} {port} {tenant}"
+def _port_name(job_id: str, epoch: int, rank: int, port: int, by: str) -> str:
+    return f"{job_id} {epoch} {rank} {port} {by}"
 
 
 def shown(command: tuple[str, ...]) -> str:

@@ -56,6 +56,7 @@ class MemoryArrays(MemoryJobs):
         tenant: str,
         at: float,
         allowance: Allowance | None = None,
+        who: str = "",
     ) -> int:
         known = {ask.subject_id for _, ask in self._asks.values() if ask.kind is kind}
         wanted = [
@@ -70,7 +71,7 @@ class MemoryArrays(MemoryJobs):
             if reason is not None:
                 raise TenantFullError(reason)
         for job in wanted:
-            self._add_ask(kind, subject_id=job.id, pool=job.pool, tenant=tenant, at=micro(at))
+            self._add_ask(kind, subject_id=job.id, pool=job.pool, tenant=tenant, at=micro(at), who=who)
         return len(wanted)
 
     async def ends_of(self, ids: Sequence[str]) -> list[Ends]:
@@ -100,6 +101,7 @@ def _array_of(array: str, jobs: Sequence[Job]) -> ArrayKept:
         pool=first.pool,
         seq=first.seq,
         submitted_at=first.submitted_at,
+        submitter=first.submitter,
         spec=first.spec,
         states=dict(Counter(job.state for job in jobs)),
         started_at=min((job.started_at for job in jobs if job.started_at is not None), default=None),

@@ -32,6 +32,7 @@ class MemorySubmissions(MemoryJobs):
         at: float,
         allowance: Allowance | None = None,
         given: JobSpec | None = None,
+        submitter: str = "",
     ) -> StoredSubmission:
         spec_hash = hash_of(given or spec)
         before = None if key is None else self._keys.get((tenant, key))
@@ -39,7 +40,7 @@ class MemorySubmissions(MemoryJobs):
             return _the_same(before, spec_hash)
         if allowance is not None and (reason := full(self._use(tenant), allowance, spec_bytes=bytes_of(spec))):
             raise TenantFullError(reason)
-        self._add_job(spec, job_id=job_id, tenant=tenant, at=micro(at))
+        self._add_job(spec, job_id=job_id, tenant=tenant, at=micro(at), submitter=submitter)
         if key is not None:
             self._keys[tenant, key] = (job_id, spec_hash)
         return StoredSubmission(job_id=job_id, created=True)
@@ -54,6 +55,7 @@ class MemorySubmissions(MemoryJobs):
         key: str | None,
         at: float,
         allowance: Allowance | None = None,
+        submitter: str = "",
     ) -> StoredSubmission:
         before = None if key is None else self._keys.get((tenant, key))
         if before is not None:
@@ -64,7 +66,7 @@ class MemorySubmissions(MemoryJobs):
         ):
             raise TenantFullError(reason)
         for job_id, spec in elements:
-            self._add_job(spec, job_id=job_id, tenant=tenant, at=micro(at))
+            self._add_job(spec, job_id=job_id, tenant=tenant, at=micro(at), submitter=submitter)
         if key is not None:
             self._keys[tenant, key] = (array, hash_of(given))
         return StoredSubmission(job_id=array, created=True)
@@ -75,21 +77,32 @@ class MemorySubmissions(MemoryJobs):
             return None
         return _the_same(before, hash_of(spec))
 
-    async def ask_requeue(self, *, job_id: str, pool: str, tenant: str, at: float, allowance: Allowance) -> None:
+    async def ask_requeue(
+        self, *, job_id: str, pool: str, tenant: str, at: float, allowance: Allowance, who: str = ""
+    ) -> None:
         job = self._jobs.get(job_id) or self._submitted[job_id]
         size = bytes_of(job.spec) + bytes_of_revisions(job)
         reason = full(self._use(tenant, asked=True), allowance, spec_bytes=size)
         if reason is not None:
             raise TenantFullError(reason)
-        self._add_ask(AskKind.REQUEUE, subject_id=job_id, pool=pool, tenant=tenant, at=micro(at))
+        self._add_ask(AskKind.REQUEUE, subject_id=job_id, pool=pool, tenant=tenant, at=micro(at), who=who)
 
-    def _add_job(self, spec: JobSpec, *, job_id: str, tenant: str, at: float) -> None:
+    def _add_job(self, spec: JobSpec, *, job_id: str, tenant: str, at: float, submitter: str) -> None:
         assert job_id not in self._submitted, f"two jobs with the id {job_id}"
         self._seq += 1
-        job = Job(id=job_id, tenant=tenant, spec=spec, seq=self._seq, submitted_at=at, since=at, priority=spec.priority)
+        job = Job(
+            id=job_id,
+            tenant=tenant,
+            spec=spec,
+            seq=self._seq,
+            submitted_at=at,
+            since=at,
+            priority=spec.priority,
+            submitter=submitter,
+        )
         self._submitted[job_id] = job
         self._add_ask(AskKind.SUBMIT, subject_id=job_id, pool=spec.pool, tenant=tenant, at=at)
-        data = submission_data(job_id, tenant, spec)
+        data = submission_data(job_id, tenant, spec, submitter=submitter)
         self._tell("jobs", JobEvent.SUBMITTED, job_id, 1, at, data, tenant=tenant)
 
 

@@ -132,5 +132,6 @@ SELECT s.id, s.tenant, s.pool, s.name, s.spec, s.seq, s.submitted_at,
        j.loans, j.failures, j.hung_since,
        COALESCE(s.spec_bytes, octet_length(s.spec::text))
        + CASE WHEN j.revisions IS NOT NULL
-              THEN COALESCE((SELECT sum(r.bytes) FROM revisions r WHERE r.job_id = j.id), 0)::bigint ELSE 0 END AS bytes
+              THEN COALESCE((SELECT sum(r.bytes) FROM revisions r WHERE r.job_id = j.id), 0)::bigint ELSE 0 END AS bytes,
+       s.submitter
   FROM submissions s LEFT JOIN jobs j ON j.id = s.id;

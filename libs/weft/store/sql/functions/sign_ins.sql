@@ -24,6 +24,6 @@ CREATE OR REPLACE FUNCTION redeem_code(code_hash bytea, session_hash bytea, of_j
     )
     SELECT made.id, made.tenant, used.admin, extract(epoch FROM made.expires_at)::float8
       FROM made, used
-     WHERE write_audit(request, 'done', 'sign-in', made.tenant, used.label, made.id, source,
-                       CASE WHEN of_job = '' THEN '' ELSE 'for ' || of_job END, redeemed_at) > 0;
+     WHERE add_audit(request, 'done', 'sign-in', made.tenant, used.label, made.id, source,
+                       CASE WHEN of_job = '' THEN '' ELSE 'for ' || of_job END, redeemed_at, COALESCE(used.person, '')) > 0;
 $$;

@@ -146,7 +146,7 @@ export function mount(root, context) {
         ["tenant", `${clean(job.tenant)}, pool ${clean(job.pool)}`],
         ["priority", `${job.priority}, ${job.preemptible ? "may be pre-empted" : "is never pre-empted"}`],
         [FINAL.has(job.state) || job.state === "queued" ? "GPUs" : "holds", `${job.gpus ? count(job.gpus, "GPU") : "no GPU"} in ${count(job.replicas, "replica")}${job.nodes?.length ? ` on ${some(job.nodes)}` : ""}`],
-        ["submitted", `${moment(job.submitted_at)}, ${duration(now - job.submitted_at)} ago`],
+        ["submitted", `${moment(job.submitted_at)}, ${duration(now - job.submitted_at)} ago${job.submitter ? `, by ${clean(job.submitter)}` : ""}`],
         [job.ended_at ? "ran" : "runs for", job.started_at ? duration((job.ended_at ?? now) - job.started_at) : ""],
         ["waits", job.not_before > now ? `try ${(job.attempts ?? 0) + 1} in ${duration(job.not_before - now)}` : ""],
         ["epoch", job.epoch || job.attempts ? `${job.epoch}, failed tries ${job.attempts ?? 0}${job.spec?.retries?.max !== undefined ? ` of ${job.spec.retries.max + 1}` : ""}` : ""],
