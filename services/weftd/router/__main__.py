@@ -25,7 +25,7 @@ from weftd.router.sockets import ADMIN_SOCKET, ADMISSION_SOCKET, asks_at, ends_h
 
 logger = logging.getLogger(__name__)
 
-ADMISSION_END_SECONDS, RELAY_END_SECONDS = 5.0, 5.0
+WORK_END_SECONDS = 5.0  # for the admission process, and for the relay
 CADDY_END_SECONDS = 2.0  # beside the time that requests have
 GARBAGE = {"GOGC": "400", "GOMEMLIMIT": "1GiB"}
 """Caddy's garbage is collected a quarter as often as Go does by itself, since a collection delays the requests of its
@@ -91,8 +91,7 @@ async def run(stop: asyncio.Event) -> None:
     finally:
         listening.close()  # Caddy closes its own: no connection is left waiting
         await carrier.end(seconds=settings.drain_seconds + CADDY_END_SECONDS)
-        await admission.end(seconds=ADMISSION_END_SECONDS)
-        await relay.end(seconds=RELAY_END_SECONDS)
+        await asyncio.gather(admission.end(seconds=WORK_END_SECONDS), relay.end(seconds=WORK_END_SECONDS))
         for task in (stopping, *keeping):
             task.cancel()
         for each in (asks, ends, hands, handed):
