@@ -306,6 +306,14 @@ async def test_a_person_who_lost_the_group_is_signed_out_everywhere_at_the_next_
         assert refused.value.status == 401
 
 
+async def test_a_name_with_an_escape_sequence_reaches_no_terminal(cluster: Cluster) -> None:
+    async with await cluster.signed_in(email="a\x1b]0;owned\x07\u202eda@example.org") as ada:
+        job = await ada.submit(spec())
+        name = (await ada.job(job.id)).submitter
+    assert (name.isprintable(), name.endswith("da@example.org")) == (True, True)
+    assert {one.who for one in (await cluster.world.admin.audit()).entries if one.person} == {name}
+
+
 async def test_another_role_counts_for_all_sessions_from_the_next_sign_in_on(cluster: Cluster) -> None:
     lead = await cluster.signed_in(groups=["ml-leads"])
     async with lead:
