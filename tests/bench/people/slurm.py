@@ -13,6 +13,7 @@ from tests.bench.figures import Aim
 from tests.support.filled import fill_ended, fill_queued
 from tests.support.gateway import place
 from tests.support.gateway_world import World, opened
+from weftd.cli.slurm.numbers import number_of
 
 JOBS, QUICK_JOBS, RUNS, QUICK_RUNS = 20_000, 20_000, 11, 5
 SECONDS_AIM = 0.5
@@ -35,10 +36,10 @@ async def measure(home: Path, *, quick: bool, seed: int) -> dict[str, Aim]:
         owner, now, count = servers.stores.owner, time.time(), QUICK_JOBS if quick else JOBS
         await fill_ended(owner, count // 2, began=now - 1800.0, lasting=1700.0)
         await fill_queued(owner, count // 2, at=now - 60.0)
+        job = await world.submitted()
         await owner.execute("ANALYZE", timeout=600)
         for name, command in COMMANDS.items():
-            job = "old-1" if command[0] == "sacct" else "new-1"
-            typed = [str(commands / command[0]), *(part.format(job=job) for part in command[1:])]
+            typed = [str(commands / command[0]), *(part.format(job=number_of(job.id)) for part in command[1:])]
             took = [await _seconds(world, typed) for _ in range(QUICK_RUNS if quick else RUNS)]
             value = round(statistics.median(took), 3)
             found[f"{name} over {count} jobs, p50, s"] = Aim(value=value, aim=SECONDS_AIM)
