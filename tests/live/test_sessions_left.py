@@ -60,3 +60,21 @@ async def test_connections_to_a_port_are_told_together(world: World) -> None:
         await tells(world, job, session_id=name, port=8888)
     await tells(world, job, session_id="three", port=9999)
     assert len(await noted(world)) == 1
+
+
+async def test_the_end_of_a_persons_session_names_the_person_and_is_asked_by_the_tenant(world: World) -> None:
+    job = await world.running()
+    by = "ada of examples@example.org of alice"
+    entered = Cause(
+        code=CauseCode.ENTERED,
+        sentence=f"{by} opened a shell in rank 0",
+        by=by,
+        numbers={"rank": 0.0, "session": float(number_of(NAME))},
+    )
+    job = await world.go(job, JobEvent.ENTERED, cause=entered)
+    await tells(world, job, status=0)
+    (asked,) = await world.place.stores.scheduler.asks(pool="default", limit=10)
+    assert asked.tenant == "alice"
+    assert asked.entry is not None
+    assert asked.entry.cause.by == by
+    assert asked.entry.cause.sentence.startswith(f"a shell in rank 0: {by} left after ")
