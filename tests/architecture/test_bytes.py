@@ -12,6 +12,7 @@ WHY_NOT = {
     "array_jobs": "no array has more than 32 MiB of specifications",
     "arrays_newest": "reads ids",
     "ask_elements": "reads a count",
+    "ask_selected": "reads a count",
     "ended_jobs": "benchmarks, which administrators alone submit",
     "forget_contexts": "reads nothing",
     "job": "one job",

@@ -5,6 +5,8 @@ import pytest
 from tests.support.builders import spec
 from tests.support.gateway_world import World
 from weft.client import Refused
+from weft.domain.job import JobState
+from weft.messages.asks import AskKind
 from weft.messages.http import JobsView
 
 
@@ -52,3 +54,33 @@ async def test_conditions_select_what_a_tenant_may_see(world: World) -> None:
             await world.alice.jobs(**wrong)
         assert refused.value.status == 400
         assert "regex" not in refused.value.reason
+
+
+async def test_one_request_cancels_all_open_jobs_of_a_selection_and_no_others(world: World) -> None:
+    ids = [
+        (await world.alice.submit(spec(f"mlp-{number}", labels={"part": str(number % 2)}))).id for number in range(6)
+    ]
+    await world.alice.submit(spec("other"))
+    await world.bob.submit(spec("mlp-7"))
+    asked = await world.alice.cancel_selected(name="mlp-*", labels=["part=0"])
+    assert (asked.ask, asked.jobs, asked.more) == (AskKind.CANCEL, 3, False)
+    assert (await world.alice.cancel_selected(name="mlp-*", states=[JobState.QUEUED])).jobs == 3
+    assert (await world.alice.cancel_selected(name="mlp-*")).jobs == 0
+    stored = await world.place.stores.owner.fetch("SELECT subject_id, tenant, who FROM asks WHERE kind = 'cancel'")
+    assert sorted(row["subject_id"] for row in stored) == sorted(ids)
+    assert {row["tenant"] for row in stored} == {"alice"}
+    for wrong, field in (({}, "all"), ({"states": [JobState.FAILED]}, "state"), ({"tenant": "bob"}, "tenant")):
+        with pytest.raises(Refused) as refused:
+            await world.alice.cancel_selected(**wrong)
+        assert (refused.value.field, refused.value.status in (400, 403)) == (field, True)
+    assert (await world.alice.cancel_selected(every=True)).jobs == 1
+
+
+async def test_the_audit_log_has_what_an_administrator_cancels_of_others(world: World) -> None:
+    await world.bob.submit(spec("mlp-1"))
+    before = (await world.admin.audit(limit=1)).last
+    await world.bob.cancel_selected(name="mlp-*")
+    await world.admin.cancel_selected(tenant="bob", every=True)
+    await world.admin.cancel_selected(every=True)
+    entries = (await world.admin.audit(after=before)).entries
+    assert [(one.act, one.detail) for one in entries] == [("cancel jobs", "of bob"), ("cancel jobs", "of all tenants")]

@@ -1,5 +1,6 @@
 """Commands about many jobs, from what is typed to what is asked of the gateway and printed."""
 
+from collections import deque
 from typing import Any
 from urllib.parse import unquote
 
@@ -10,13 +11,12 @@ from tests.support.views import NOW, array_view, job_view, node_view
 from weft.domain.job import JobState
 from weft.messages.asks import AskKind
 from weft.messages.eta import Basis, Estimate, EtaOf
-from weft.messages.http import Accepted, ArraysView, JobsView, NodesView
+from weft.messages.http import Accepted, ArraysView, JobsAsked, JobsView, NodesView
 from weft.messages.live import QueueRow, QueueView
 from weftd.cli.rendering.context import RenderContext
 from weftd.cli.rendering.jobs import when_text
 
 Said = pytest.CaptureFixture[str]
-OPEN = "state=queued,placed,starting,running,stopping"
 
 
 def asked(gateway: ToldGateway) -> list[str]:
@@ -45,22 +45,20 @@ async def test_a_word_is_an_id_or_how_it_begins_else_a_name_or_a_pattern(gateway
     assert capsys.readouterr().out.splitlines()[1].startswith("j-abc")
 
 
-CANCELLED = Accepted(id="j-1", ask=AskKind.CANCEL, state="running")
+async def test_a_pattern_cancels_all_open_jobs_that_it_matches_by_one_request(
+    gateway: ToldGateway, capsys: Said
+) -> None:
+    gateway.answers["POST /v1/jobs/cancel"] = JobsAsked(ask=AskKind.CANCEL, jobs=2)
+    assert await weft(gateway, "cancel", "mlp-**", "--state", "queued", "--label", "team=x") == 0
+    assert asked(gateway) == ["POST /v1/jobs/cancel?state=queued&name=mlp-*&label=team=x"]
+    assert capsys.readouterr() == ("2 jobs will end\n", "")
 
 
-async def test_a_pattern_cancels_each_open_job_that_it_matches(gateway: ToldGateway, capsys: Said) -> None:
-    gateway.answers["GET /v1/jobs"] = JobsView(jobs=(job_view("j-1"), job_view("j-2")))
-    gateway.answers["POST /v1/jobs/j-1/cancel"] = CANCELLED
-    gateway.refuse("POST /v1/jobs/j-2/cancel", 409, "job", "j-2 is over already: succeeded")
-    assert await weft(gateway, "cancel", "mlp-*") == 1
-    assert asked(gateway) == [
-        f"GET /v1/jobs?{OPEN}&name=mlp-*&limit=1000",
-        "POST /v1/jobs/j-1/cancel",
-        "POST /v1/jobs/j-2/cancel",
-    ]
-    said = capsys.readouterr()
-    assert said.out == "j-1 will end (it is running)\n"
-    assert said.err.startswith("weft: j-2: j-2 is over already: succeeded\n")
+async def test_of_very_many_jobs_the_request_is_sent_again(gateway: ToldGateway, capsys: Said) -> None:
+    first, second = JobsAsked(ask=AskKind.CANCEL, jobs=10_000, more=True), JobsAsked(ask=AskKind.CANCEL, jobs=7)
+    gateway.answers["POST /v1/jobs/cancel?all=1"] = deque([first, second])
+    assert await weft(gateway, "cancel", "--all", "--yes") == 0
+    assert capsys.readouterr() == ("10,007 jobs will end\n", "")
 
 
 async def test_quiet_prints_the_ids_alone(gateway: ToldGateway, capsys: Said) -> None:
@@ -75,20 +73,20 @@ async def test_quiet_prints_the_ids_alone(gateway: ToldGateway, capsys: Said) ->
     assert await weft(gateway, "ps", "-q", "--json") == 2
 
 
-async def test_of_many_jobs_one_line_says_how_many_will_end(gateway: ToldGateway, capsys: Said) -> None:
+async def test_of_many_jobs_one_line_says_how_many_go_back_to_the_queue(gateway: ToldGateway, capsys: Said) -> None:
     jobs = tuple(job_view(f"j-{place}") for place in range(40))
     gateway.answers["GET /v1/jobs"] = JobsView(jobs=jobs)
     for job in jobs[:15]:
-        gateway.answers[f"POST /v1/jobs/{job.id}/cancel"] = Accepted(id=job.id, ask=AskKind.CANCEL, state="running")
+        gateway.answers[f"POST /v1/jobs/{job.id}/requeue"] = Accepted(id=job.id, ask=AskKind.REQUEUE, state="running")
     for job in jobs[15:]:
-        gateway.refuse(f"POST /v1/jobs/{job.id}/cancel", 409, "job", "it is over already")
-    assert await weft(gateway, "cancel", "--all", "--yes") == 1
+        gateway.refuse(f"POST /v1/jobs/{job.id}/requeue", 409, "job", "it is in the queue already")
+    assert await weft(gateway, "requeue", "--all", "--yes") == 1
     said = capsys.readouterr()
-    assert said.out == "15 of 40 jobs will end\n"
+    assert said.out == "15 of 40 jobs will go back to the queue\n"
     refused = said.err.splitlines()
-    assert (len(refused), refused[0]) == (21, "weft: j-15: it is over already")
+    assert (len(refused), refused[0]) == (21, "weft: j-15: it is in the queue already")
     assert refused[-1] == "weft: 25 in all were refused; the first 20 are shown"
-    assert sorted(gateway.asked[1:]) == sorted(f"POST /v1/jobs/{job.id}/cancel" for job in jobs)
+    assert sorted(gateway.asked[1:]) == sorted(f"POST /v1/jobs/{job.id}/requeue" for job in jobs)
 
 
 @pytest.mark.parametrize("typed", [["--all"], ["*"], ["**"], ["--name", "*"], ["--all", "--kind", "batch"]])
@@ -96,22 +94,24 @@ async def test_all_asks_first_and_without_a_terminal_wants_a_yes(
     gateway: ToldGateway, capsys: Said, typed: list[str]
 ) -> None:
     gateway.answers["GET /v1/jobs"] = JobsView(jobs=(job_view("j-1", name="mlp"),))
-    gateway.answers["POST /v1/jobs/j-1/cancel"] = CANCELLED
+    gateway.answers["POST /v1/jobs/cancel"] = JobsAsked(ask=AskKind.CANCEL, jobs=1)
     assert await weft(gateway, "cancel", *typed) == 2
     said = "weft: this would cancel 1 job (mlp j-1): add --yes if you mean it\n"
     assert capsys.readouterr().err == said
     assert len(gateway.asked) == 1
     assert await weft(gateway, "cancel", *typed, "--yes") == 0
-    assert asked(gateway)[-1] == "POST /v1/jobs/j-1/cancel"
+    (sent,) = asked(gateway)[1:]
+    assert sent.startswith("POST /v1/jobs/cancel?")
+    assert "all=1" in sent
 
 
 async def test_a_selection_that_finds_nothing_changes_nothing_and_says_so(gateway: ToldGateway, capsys: Said) -> None:
     gateway.answers["GET /v1/jobs"] = JobsView(jobs=())
     assert await weft(gateway, "requeue", "--label", "team=x", "--state", "failed") == 1
     assert capsys.readouterr().err == "weft: no job matches state failed, label team=x\n"
+    gateway.answers["POST /v1/jobs/cancel"] = JobsAsked(ask=AskKind.CANCEL, jobs=0)
     assert await weft(gateway, "cancel", "mlp-*", "--kind", "batch") == 1
     assert capsys.readouterr().err == "weft: no open job matches mlp-*, kind batch\n"
-    assert all(request.startswith("GET") for request in gateway.asked)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,17 @@ from weft.client.sign_ins import SignInRequests
 from weft.client.wire import JSON_HEADERS, Wire
 from weft.domain.job import JobState
 from weft.domain.spec import JobSpec, MetricGoal
-from weft.messages.http import Accepted, ArrayAsked, ArraysView, ArrayView, ElementsWanted, JobsView, JobView, Submitted
+from weft.messages.http import (
+    Accepted,
+    ArrayAsked,
+    ArraysView,
+    ArrayView,
+    ElementsWanted,
+    JobsAsked,
+    JobsView,
+    JobView,
+    Submitted,
+)
 from weft.messages.http.services import EndpointsView
 from weft.messages.metrics import MetricsView
 from weft.messages.sessions import SessionKind
@@ -162,8 +172,8 @@ class Client(
         `elements`: those of arrays too."""
         query = {"state": ",".join(states), "name": name, "limit": str(limit), "before": str(before or "")}
         query["elements"] = "" if elements else "0"
-        query |= {"id": id_begins, "label": ",".join(labels), "tenant": tenant, "kind": ",".join(kinds), "node": node}
-        query |= {"since": "" if since is None else repr(since), "benchmarks": "" if benchmarks else "0"}
+        query |= {"id": id_begins, "benchmarks": "" if benchmarks else "0"}
+        query |= _conditions(labels=labels, tenant=tenant, kinds=kinds, node=node, since=since)
         return await self._wire.ask("GET", "/v1/jobs", JobsView, query=without_empty(query))
 
     async def until_over(self, job: str) -> JobView:
@@ -178,6 +188,24 @@ class Client(
 
     async def cancel(self, job: str) -> Accepted:
         return await self._wire.ask("POST", job_path(job, "/cancel"), Accepted, once=True)
+
+    async def cancel_selected(
+        self,
+        *,
+        states: Sequence[JobState] = (),
+        name: str = "",
+        labels: Sequence[str] = (),
+        tenant: str = "",
+        kinds: Sequence[str] = (),
+        node: str = "",
+        since: float | None = None,
+        every: bool = False,
+    ) -> JobsAsked:
+        """Cancel the open jobs that meet conditions, as `jobs` has them, as many as one request does; `every`: also
+        without a condition."""
+        query = {"state": ",".join(states), "name": name, "all": "1" if every else ""}
+        query |= _conditions(labels=labels, tenant=tenant, kinds=kinds, node=node, since=since)
+        return await self._wire.ask("POST", "/v1/jobs/cancel", JobsAsked, query=without_empty(query), once=True)
 
     async def requeue(self, job: str) -> Accepted:
         return await self._wire.ask("POST", job_path(job, "/requeue"), Accepted, once=True)
@@ -253,3 +281,11 @@ class Client(
     async def openapi(self) -> bytes:
         """The OpenAPI document, as JSON."""
         return await self._wire.read("GET", "/v1/openapi.json")
+
+
+def _conditions(
+    *, labels: Sequence[str], tenant: str, kinds: Sequence[str], node: str, since: float | None
+) -> dict[str, str]:
+    """Conditions of `jobs` as parameters of a query."""
+    query = {"label": ",".join(labels), "tenant": tenant, "kind": ",".join(kinds), "node": node}
+    return {**query, "since": "" if since is None else repr(since)}

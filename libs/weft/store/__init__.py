@@ -222,6 +222,21 @@ class GatewayStore(
     ) -> list[Job]:
         """As `jobs`, only those that meet the conditions of the selection."""
 
+    async def ask_selected(
+        self,
+        kind: AskKind,
+        selection: Selection,
+        *,
+        of: str | None,
+        states: Sequence[JobState],
+        limit: int,
+        tenant: str,
+        at: float,
+        who: str = "",
+    ) -> dict[str, int]:
+        """Ask the same of the open jobs of a selection, of the tenant `of` or of all, in one statement: at most `limit`
+        of those that it is not asked of yet. `tenant` asks. Returns the number of jobs by pool."""
+
     async def ids_beginning(self, prefix: str, *, tenant: str | None, limit: int) -> list[str]:
         """The ids of jobs that begin so, the newest first; of one tenant or of all."""
         ...

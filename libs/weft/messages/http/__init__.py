@@ -98,6 +98,14 @@ class ArrayAsked(Struct, frozen=True, kw_only=True):
     elements: int
 
 
+class JobsAsked(Struct, frozen=True, kw_only=True):
+    """Asks for `jobs` jobs are stored, and the scheduler will do them. `more`: another request may find more."""
+
+    ask: AskKind
+    jobs: int
+    more: bool = False
+
+
 class ElementsWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of which elements; without: of all. `failed`: only of those that failed (for a requeue)."""
 

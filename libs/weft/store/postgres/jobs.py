@@ -7,6 +7,7 @@ from operator import attrgetter
 from weft.domain.job import FINAL, Job, JobState
 from weft.domain.selection import Selection
 from weft.domain.spec import JobSpec
+from weft.messages.asks import AskKind
 from weft.store import LISTED_BYTES_MAX, OpenService
 from weft.store.asking import Asking
 from weft.store.postgres.decoding import decoded
@@ -60,6 +61,32 @@ class PostgresJobs:
             bytes_max,
         )
         return await decoded(rows, job_of)
+
+    async def ask_selected(
+        self,
+        kind: AskKind,
+        selection: Selection,
+        *,
+        of: str | None,
+        states: Sequence[JobState],
+        limit: int,
+        tenant: str,
+        at: float,
+        who: str = "",
+    ) -> dict[str, int]:
+        rows = await self.asking.rows(
+            "ask_selected",
+            of,
+            [state.value for state in states],
+            2**62,
+            limit,
+            *selection_columns(selection),
+            kind,
+            tenant,
+            at,
+            who,
+        )
+        return {row["pool"]: row["jobs"] for row in rows}
 
     async def ids_beginning(self, prefix: str, *, tenant: str | None, limit: int) -> list[str]:
         return [row["id"] for row in await self.asking.rows("ids_beginning", tenant, prefix, limit)]

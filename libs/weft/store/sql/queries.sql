@@ -396,6 +396,21 @@ WITH page AS (
        AND {selected}
 ), {bounded};
 
+-- name: ask_selected
+-- Asks $14 of the open jobs that meet the conditions of a Selection, the newest $4 of those that it is not asked of yet.
+WITH wanted AS (
+    SELECT id, pool, seq FROM all_jobs
+     WHERE id IN (SELECT id FROM jobs WHERE state NOT IN ('succeeded', 'failed', 'cancelled')
+                  UNION ALL SELECT subject_id FROM asks WHERE kind = 'submit')
+       AND id NOT IN (SELECT subject_id FROM asks WHERE kind = $14)  -- hashed, as there may be very many
+       AND {selected}
+), asked AS (
+    INSERT INTO asks (kind, pool, subject_id, tenant, at, who)
+    SELECT $14, pool, id, $15, to_timestamp($16::float8), $17 FROM wanted ORDER BY seq
+    RETURNING pool
+)
+SELECT pool, count(*) AS jobs FROM asked GROUP BY pool;
+
 -- name: ids_beginning
 -- The ids of jobs that begin so, the newest first.
 SELECT id FROM submissions WHERE ($1::text IS NULL OR tenant = $1) AND starts_with(id, $2) ORDER BY seq DESC LIMIT $3;

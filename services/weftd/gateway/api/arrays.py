@@ -15,7 +15,8 @@ from weft.planning.resource_request import gpus_least, resource_request_of
 from weft.store import TenantFullError
 from weft.store.arrays import ArrayKept
 from weftd.gateway.allowances import NoRoomError, check
-from weftd.gateway.api.jobs import STATES, audit_if_of_another, states_of
+from weftd.gateway.api.jobs import audit_if_of_another
+from weftd.gateway.api.selected import OPEN, STATES, states_of
 from weftd.gateway.dependencies import array_id
 from weftd.gateway.errors import TOKEN_WORDS, RejectedError
 from weftd.gateway.http.revalidation import next_page
@@ -27,7 +28,6 @@ from weftd.gateway.readmodel.visibility import may_see
 LIMIT_MAX = 100  # arrays in one answer: each may have very many elements to count
 ELEMENTS_SHOWN_MAX = 1000
 _matches_token = re.compile(TOKEN_PATTERN).fullmatch
-_OPEN = tuple(state for state in JobState if state not in FINAL)
 
 
 class ArraysQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,7 +108,7 @@ async def cancel(call: Call[NoQuery]) -> web.StreamResponse:
     wanted = await json_of(call.request, ElementsWanted)
     if wanted.failed:
         raise RejectedError(400, "failed", "is for a requeue: what has failed is over already")
-    return await _ask(call, AskKind.CANCEL, wanted, _OPEN, "each of them is over already")
+    return await _ask(call, AskKind.CANCEL, wanted, OPEN, "each of them is over already")
 
 
 @operation(

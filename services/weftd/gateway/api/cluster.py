@@ -10,7 +10,7 @@ from weft.messages.http import HistoryView, SpecificationsView
 from weft.messages.live import LiveDelta, LiveSnapshot, QueueView
 from weft.store import StoreUnavailableError
 from weftd.gateway.api.events import HEARTBEAT, OPENING, SSE
-from weftd.gateway.api.jobs import states_of
+from weftd.gateway.api.selected import states_of
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.http.route import JSON, Audience, Call, RouteAnswer, answer, operation
 from weftd.gateway.limits.streams import gone, write

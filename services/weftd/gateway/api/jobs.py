@@ -1,15 +1,15 @@
 """Jobs: submit, list, show one, explain it, and store asks about it."""
 
 import asyncio
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 from aiohttp import web
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, structs
 
 from weft.domain.job import FINAL, Job, JobState
-from weft.domain.selection import ID_PREFIX_PATTERN, NAMES_PATTERN, Selection, is_pattern, labels_of
-from weft.domain.spec import TOKEN_PATTERN, JobSpec, Kind
+from weft.domain.selection import is_pattern
+from weft.domain.spec import JobSpec
 from weft.messages.accounts import OWN_TENANT
 from weft.messages.asks import AskKind, Reshare, Scale, Update
 from weft.messages.http import (
@@ -26,6 +26,7 @@ from weft.messages.http.services import EndpointsView, UpdateWanted
 from weft.planning.reasons.explain import Explanation
 from weft.store import LargeAskWaitsError, TenantFullError, may_go_on
 from weftd.gateway.allowances import NoRoomError, check
+from weftd.gateway.api.selected import JobsSelected, selection_of, states_of, tenant_of
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.http.revalidation import next_page, tags_of
 from weftd.gateway.http.route import (
@@ -53,41 +54,9 @@ from weftd.gateway.registry.pinning import pinned_image
 from weftd.gateway.thinking.updating import check_share, check_size, check_update
 
 LIMIT_MAX = 1000
-STATES = ", ".join(JobState)
-KINDS = ", ".join(Kind)
-QUERY_LABELS_MAX = 2000
 
 
-class JobsQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    LISTS: ClassVar[frozenset[str]] = frozenset({"state", "kind", "label"})
-
-    state: Annotated[str, Meta(description=f"One or several, with commas, of: {STATES}.")] = ""
-    name: (
-        Annotated[
-            str,
-            Meta(pattern=NAMES_PATTERN, description="A name, or a pattern: `*` is any characters, `?` is one."),
-        ]
-        | None
-    ) = None
-    id: Annotated[str, Meta(pattern=ID_PREFIX_PATTERN, description="How the id begins.")] | None = None
-    label: Annotated[
-        str,
-        Meta(
-            max_length=QUERY_LABELS_MAX,
-            description="`NAME=VALUE`, or `NAME` for any value; of several, with commas, a job must have all.",
-        ),
-    ] = ""
-    kind: Annotated[str, Meta(description=f"One or several, with commas, of: {KINDS}.")] = ""
-    node: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="On which it has a rank, or had one last.")] | None = (
-        None
-    )
-    since: (
-        Annotated[float, Meta(ge=0, lt=2**40, description="Submitted then or later: seconds since 1970-01-01 UTC.")]
-        | None
-    ) = None
-    benchmarks: Annotated[bool, Meta(description="0: without the jobs that only measure a GPU.")] = True
-    tenant: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="For an administrator.")] | None = None
-    elements: Annotated[bool, Meta(description="0: without the elements of arrays; `/v1/arrays` has these.")] = True
+class JobsQuery(JobsSelected, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX, description="Fewer come where jobs are large.")] = 100
     before: Annotated[int, Meta(ge=0, lt=2**62, description="`before` of the page before this.")] = 0
 
@@ -141,11 +110,9 @@ async def submit(call: Call[NoQuery]) -> web.StreamResponse:
 )
 async def jobs(call: Call[JobsQuery]) -> web.StreamResponse:
     query = call.query
-    tenant = query.tenant if call.who.admin else call.who.tenant
-    if query.tenant is not None and query.tenant != tenant:
-        raise RejectedError(403, "tenant", "a tenant sees its own jobs only")
+    tenant = tenant_of(call)
     states = states_of(query.state)
-    selection = _selection(query)
+    selection = selection_of(query)
     store, page = call.gateway.store, {"limit": query.limit, "before": query.before}
     async with call.gateway.reading.one(call.who.tenant):
         if query.is_plain:
@@ -358,40 +325,6 @@ def _asked(call: Call[NoQuery], kind: AskKind, job: Job, *, size: int = 0) -> we
     call.gateway.cpu_budgets.charge(call.who.tenant, ASK_SECONDS + STORED_SECONDS_PER_BYTE * size)
     call.gateway.wakeups.asked(job.pool)
     return answer(Accepted(id=job.id, ask=kind, state=job.state.value), status=202)
-
-
-def _selection(query: JobsQuery) -> Selection:
-    """The conditions of the query. Raises RejectedError."""
-    try:
-        labels = labels_of(query.label)
-    except ValueError as error:
-        raise RejectedError(400, "label", str(error)) from None
-    return Selection(
-        names=query.name or "",
-        id_prefix=query.id or "",
-        labels=labels,
-        kinds=_kinds_of(query.kind),
-        node=query.node or "",
-        since=query.since,
-        benchmarks=query.benchmarks,
-        elements=query.elements,
-    )
-
-
-def _kinds_of(text: str) -> tuple[Kind, ...]:
-    names = [name.strip() for name in text.split(",")] if text else []
-    unknown = [name for name in names if name not in Kind.__members__.values()]
-    if unknown:
-        raise RejectedError(400, "kind", f"no such kind: {unknown[0][:100]}; there is {KINDS}")
-    return tuple(Kind(name) for name in dict.fromkeys(names))
-
-
-def states_of(text: str) -> tuple[JobState, ...]:
-    names = [name.strip() for name in text.split(",")] if text else []
-    unknown = [name for name in names if name not in JobState.__members__.values()]
-    if unknown:
-        raise RejectedError(400, "state", f"no such state: {unknown[0][:100]}; there is {STATES}")
-    return tuple(JobState(name) for name in dict.fromkeys(names))
 
 
 @operation(
