@@ -265,6 +265,7 @@ NOT_CALLED_HERE = {
     *{"collect", "reducer_override", "data_received", "datagram_received", "do_GET", "do_POST", "log_request"},
     *{"connection_requested", "eof_received", "exec_requested", "pty_requested", "session_requested"},
     *{"session_started", "shell_requested", "subsystem_requested", "terminal_size_changed"},  # asyncssh calls these
+    *{"readable", "readinto", "seekable", "writable"},  # `io` and `zipfile` call these
     *{"busy_of", "replicas_for", "state_of"},  # for tests that look at what an emulator counted, or a tuner knows
 }
 

@@ -47,6 +47,7 @@ class Compose:
             "WEFT_PORT": str(self.port),
             "WEFT_ROUTER_PORT": str(_free_port()),
             "WEFT_HOME": str(home / "weft"),
+            "WEFT_BACKUPS": str(home / "backups"),
             "WEFT_EMULATED_GPUS": "2",
             "DOCKER_BUILDKIT": "0",
         }
@@ -255,3 +256,23 @@ def _spec(name: str, script: str, *, replicas: int = 1, image: str = JOB_IMAGE) 
     body = msgspec.json.encode(spec)
     decode_spec(body)
     return body
+
+
+async def test_a_cluster_is_backed_up_and_restored_as_the_how_to_says(compose: Compose) -> None:
+    token, key = await compose.secret("admin-token"), "/secrets/nats/gateway"
+    kept = _spec("kept", "true")
+    async with Client(f"http://127.0.0.1:{compose.port}", token) as client:
+        job = (await client.submit(kept)).id
+        await until(client, job, lambda view: view.state in FINAL, seconds_max=120)
+        said = await compose.run("run", "--rm", "backup", "weft", "backup", "/backups/b", "--key-file", key)
+        assert "1 job," in said
+        lost = (await client.submit(kept)).id
+    await compose.run("stop", "gateway", "scheduler", "scorer", "reallocator", "router")
+    restore = ("weft", "restore", "/backups/b", "--key-file", key)
+    assert "is whole" in await compose.run("run", "--rm", "backup", *restore, "--check")
+    assert "1 job," in await compose.run("run", "--rm", "backup", *restore, "--replace")
+    await compose.run("--profile", "two-nodes", "up", "--detach", "--wait", "--no-build")
+    assert await compose.secret("admin-token") == token
+    async with Client(f"http://127.0.0.1:{compose.port}", token) as client:
+        assert [view.id for view in (await client.jobs(benchmarks=False)).jobs] == [job]
+        assert lost != job

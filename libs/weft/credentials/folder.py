@@ -17,6 +17,7 @@ SECRET_BYTES = 32
 ROUTE_PORT = 6222
 ROUTE_USER = "route"
 ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?)(:(?P<port>[0-9]{1,5}))?")
+PORTABLE = re.compile(r"admin-token|scorer-token|nats-route|nats/[a-z0-9][a-z0-9-]{0,79}")
 HEAD = "# Written by weft from the folder it lies in; changes made here are lost.\n"
 
 
@@ -60,6 +61,17 @@ class Credentials(msgspec.Struct, frozen=True):
     def postgres_password(self, role: str) -> str:
         return _read(self.postgres_password_file(role))
 
+    @staticmethod
+    def is_portable(name: str) -> bool:
+        """Return True if the secret belongs to the cluster, not to one server as the passwords of Postgres do."""
+        return PORTABLE.fullmatch(name) is not None
+
+    def portable(self) -> dict[str, bytes]:
+        """The secrets that another folder needs for the same cluster: tokens, and the passwords of NATS. By name."""
+        found = sorted(path for path in self.folder.rglob("*") if path.is_file())
+        named = {path.relative_to(self.folder).as_posix(): path for path in found}
+        return {name: path.read_bytes() for name, path in named.items() if self.is_portable(name)}
+
     def nodes(self) -> list[str]:
         """The nodes that have credentials."""
         return sorted(path.name.removeprefix("executor-") for path in (self.folder / "nats").glob("executor-*"))
@@ -91,6 +103,17 @@ def provision(
             _keep_or_make(password, mode)
             _write(credentials.nats_routes_file, render_routes(routes, _read(password)), mode)
     return credentials
+
+
+def put_portable(folder: Path, secrets_by_name: Mapping[str, bytes], *, mode: int = 0o600) -> Credentials:
+    """Put the portable secrets of a backup into a folder in place of its own; make what is still missing."""
+    with _alone(folder, mode):
+        for name, secret in secrets_by_name.items():
+            if not Credentials.is_portable(name):
+                raise CredentialsError(f"{name!r:.80} is no secret of a cluster")
+            path = folder / name
+            _write(path, secret.decode(), path.stat().st_mode & 0o777 if path.exists() else mode)
+    return provision(folder, nodes=(), mode=mode)
 
 
 @contextmanager

@@ -1,6 +1,16 @@
 """NATS and Postgres for a machine that has none: found in wheels or installed, started and stopped for a home."""
 
-from weft.servers.embedded import Servers, down, erase, postgres_folder, reload_users, status, temporary, up
+from weft.servers.embedded import (
+    Servers,
+    down,
+    erase,
+    only_postgres,
+    postgres_folder,
+    reload_users,
+    status,
+    temporary,
+    up,
+)
 from weft.servers.errors import ServerFailedError, ServerMissingError, ServersBusyError, ServersError
 from weft.servers.state import ServersState, ServerState
 
@@ -14,6 +24,7 @@ __all__ = [
     "ServersState",
     "down",
     "erase",
+    "only_postgres",
     "postgres_folder",
     "reload_users",
     "status",

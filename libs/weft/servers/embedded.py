@@ -49,6 +49,17 @@ async def up(
     return servers
 
 
+@asynccontextmanager
+async def only_postgres(home: Path, *, credentials: Credentials) -> AsyncIterator[str]:
+    """The owner's DSN of this home's Postgres, which runs while the block lasts, and goes on if it ran before."""
+    servers = await up(home, credentials=credentials, nats_url="none")
+    try:
+        yield servers.pg_dsn
+    finally:
+        if servers.started:
+            await down(home)
+
+
 async def down(home: Path) -> None:
     """Stop the servers of this home and keep their data."""
     with _naming(home):

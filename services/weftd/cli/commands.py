@@ -89,6 +89,12 @@ _CLUSTER = {
     **_commands("study.replay", replay="derive the scheduler's decisions again, and compare"),
     **_commands("admin.migrate", extra="cluster", migrate="bring the database to this version"),
     **_commands(
+        "admin.backup",
+        extra="cluster",
+        backup="write the state of a cluster to a file",
+        restore="put the state of a backup into a cluster",
+    ),
+    **_commands(
         "admin.administration",
         token="create, list and revoke access tokens",
         quota="show and set guarantees and limits of tenants",

@@ -9,15 +9,14 @@ import argparse
 import asyncio
 import os
 import ssl
-from pathlib import Path
 
 import asyncpg
 
-from weft.credentials import Credentials, CredentialsError
+from weft.credentials import CredentialsError
 from weft.service.config import SettingsError
-from weft.service.keys import client_tls
 from weft.store import StoreError
-from weft.store.migrate import ROLES, migrate
+from weft.store.migrate import migrate
+from weftd.cli.admin.database import database_of
 from weftd.cli.cli_error import CliError
 
 BETWEEN_TRIES_SECONDS = 0.5
@@ -54,32 +53,17 @@ async def run(args: argparse.Namespace) -> int:
 
 
 async def _migrated(wait_seconds: float) -> list[str]:
-    dsn = os.environ.get("WEFT_PG_DSN", "")
-    folder = os.environ.get("WEFT_CREDENTIALS", "")
-    if not dsn or not folder:
-        raise CredentialsError(f"{'WEFT_CREDENTIALS' if dsn else 'WEFT_PG_DSN'} is not set")
-    credentials = Credentials(Path(folder))
-    passwords = {role: credentials.postgres_password(role) for role in ROLES}
-    password = _secret(os.environ.get("WEFT_PG_PASSWORD_FILE", ""))
-    ca_file = os.environ.get("WEFT_PG_CA_FILE", "")
-    tls = client_tls(ca_file=ca_file) if ca_file else None
+    database = database_of(os.environ)
+    passwords = database.role_passwords()
     until = asyncio.get_running_loop().time() + wait_seconds
     while True:
         try:
-            return await migrate(dsn, user=None, password=password, role_passwords=passwords, tls=tls)
+            return await migrate(
+                database.dsn, user=None, password=database.password, role_passwords=passwords, tls=database.tls
+            )
         except NOT_YET as error:
             if isinstance(error, ssl.SSLCertVerificationError):
                 raise
             if asyncio.get_running_loop().time() >= until:
                 raise StoreError(f"Postgres did not answer within {wait_seconds:g} s: {error}") from error
             await asyncio.sleep(BETWEEN_TRIES_SECONDS)
-
-
-def _secret(path: str) -> str | None:
-    """None leaves the password to the DSN."""
-    if not path:
-        return None
-    try:
-        return Path(path).read_text().strip()
-    except OSError as error:
-        raise CredentialsError(f"cannot read {path}: {error.strerror}") from error
