@@ -34,6 +34,11 @@ class ClusterRequests:
         """How the cluster itself is; for administrators and operators."""
         return await self._wire.ask("GET", "/v1/status", StatusView)
 
+    async def date(self) -> str:
+        """The time by the gateway's clock, as HTTP has it."""
+        async with self._wire.stream("/healthz", query={}, headers={}) as response:
+            return response.headers.get("Date", "")
+
     async def drain(self, node: str, *, reason: str = "", until: float | None = None, evict: bool = False) -> Accepted:
         """Give a node no new work, `until` a time in seconds since 1970. `evict`: its runs go elsewhere."""
         query = {"reason": reason, "until": "" if until is None else repr(until), "evict": "1" if evict else ""}
