@@ -1,8 +1,8 @@
 """`make bench`: everything, or the parts named: `python -m tests.bench deciding`.
 
 `python -m tests.bench fairness` has a line of JSON at its end, and options of its own: see `tests.bench.fairness`.
-`python -m tests.bench contract`, `daily`, `dashboards`, `elastic`, `eta`, `health`, `hosts`, `house`, `kinds`,
-`partition`, `people`, `python`, `serving`, `sharing` and `shipped` too: each has a docstring.
+`python -m tests.bench cluster`, `contract`, `daily`, `dashboards`, `elastic`, `eta`, `health`, `hosts`, `house`,
+`kinds`, `partition`, `people`, `python`, `serving`, `sharing` and `shipped` too: each has a docstring.
 `python -m tests.bench running --against PATH` runs parts of two checkouts in turns: see `tests.bench.against`.
 """
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.bench import deciding, drifting, network, overhead, running, scoring, simulating, telemetry, telling
 from tests.bench.against import main as against
+from tests.bench.cluster import main as cluster
 from tests.bench.contract.measure import main as contract
 from tests.bench.daily.measure import main as daily
 from tests.bench.dashboards import main as dashboards
@@ -56,6 +57,7 @@ async def bench(names: list[str]) -> None:
 
 
 OWN = {
+    "cluster": cluster,
     "contract": contract,
     "fairness": fairness,
     "elastic": elastic,
