@@ -36,6 +36,7 @@ _SEE = {
     **_commands("jobs.logs", logs="print the output of a job; -f to follow"),
     **_commands("jobs.sweep", sweep="a sweep as a table: values, metric, curve; --best"),
     **_commands("jobs.metrics", metrics="the numbers that a job reported, such as its loss"),
+    **_commands("jobs.tensorboard", tensorboard="TensorBoard here, on what jobs wrote"),
     **_commands("jobs.files", files="the files that a job wrote, also after its end"),
     **_commands("admin.usage", usage="GPU hours held, used and lost, and what they cost"),
     **_commands("jobs.events", events="list the events of the cluster; -f to follow"),

@@ -1,29 +1,36 @@
 """`weft mcp`: an MCP server on stdin and stdout, with which an assistant sees the cluster as your token does.
 
 It reads only, unless --write is given: then it also submits, cancels and requeues jobs and changes priorities. For an
-assistant that takes a list of servers: {"weft": {"command": "weft", "args": ["mcp"]}}.
+assistant that takes a list of servers: {"weft": {"command": "weft", "args": ["mcp"]}}. With --skill it prints a page
+for an assistant that types commands instead: save it where that assistant looks for skills.
 """
 
 import argparse
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from weftd.cli import connection, page
 from weftd.cli.assistant.protocol import LINE_BYTES_MAX, AssistantServer
 from weftd.cli.assistant.tools import TOOLS
 
+SKILL = Path(__file__).with_name("SKILL.md")
 _PIECE = 1 << 16
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("mcp", help="an MCP server on stdin and stdout", description=__doc__)
     parser.add_argument("--write", action="store_true", help="offer tools that change something, too")
+    parser.add_argument("--skill", action="store_true", help="print SKILL.md, for an assistant that types commands")
     connection.options(parser)
     parser.set_defaults(func=mcp)
 
 
 async def mcp(args: argparse.Namespace) -> int:
+    if args.skill:
+        page.write(SKILL.read_bytes())
+        return 0
     from weft.version import version  # slow to import
 
     tools = [tool for tool in TOOLS if args.write or not tool.writes]

@@ -11,6 +11,7 @@ from msgspec import Struct, structs
 
 from weft.client import Client, Refused
 from weft.client.failure import last_words
+from weft.client.tracking import TrackingPage, tracking_pages
 from weft.messages.http import ClusterView, EventView, JobView, NodeView
 from weftd.cli import connection, page
 from weftd.cli.arrays import show_instead
@@ -24,11 +25,13 @@ from weftd.cli.rendering.story import happened_at
 _NAMED_MAX = 5  # other jobs whose names are requested
 
 
-class Described(Struct, frozen=True, kw_only=True):
-    """The output of `--json`: the API's answers for the job and for its events."""
+class Described(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The output of `--json`: the API's answers for the job and for its events, and the pages of trackers that its log
+    names."""
 
     job: JobView
     events: tuple[EventView, ...]
+    tracking: tuple[TrackingPage, ...] = ()
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -56,16 +59,20 @@ async def describe(args: argparse.Namespace) -> int:
         story = tuple(event for event in await client.story(job.id) if not at or event.data.version <= job.version)
         nodes = await _nodes(client, story, args)
         words = await last_words(client, job) if not args.json and not at else None
+        pages = await tracking_pages(client, job) if not at else ()
         names = await _names(client, story) if not args.json else {}
     if args.json:
-        page.json_line(Described(job=job, events=story))
+        page.json_line(Described(job=job, events=story, tracking=pages))
     else:
         context = page.context()
         if at:
             context = structs.replace(context, now=happened_at(story[-1]) if "-" in at else float(at))
         silent = {} if at else silences(nodes)
         emulated = emulated_gpus_of(nodes)
-        page.show(description(job, story, context, emulated=emulated, silent=silent, words=words, names=names))
+        shown = description(
+            job, story, context, emulated=emulated, silent=silent, words=words, names=names, pages=pages
+        )
+        page.show(shown)
     return 0
 
 

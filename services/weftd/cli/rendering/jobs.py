@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from weft.client.failure import LastWords
+from weft.client.tracking import TrackingPage
 from weft.domain.cluster import models_text
 from weft.domain.job import Cause, JobState
 from weft.domain.quantity import duration_text, size_text
@@ -245,12 +246,13 @@ def description(
     silent: Mapping[str, float] = NO_SILENCE,
     words: LastWords | None = None,
     names: Mapping[str, str] = NO_NAMES,
+    pages: Sequence[TrackingPage] = (),
 ) -> RenderableType:
     """One job: what it is, what it asks for, where it runs, and everything that happened to it."""
     parts: list[RenderableType] = [_headline(job, context)]
     if (silence := silence_text(job.nodes, silent)) is not None and job.state.holding:
         parts.append(silence)
-    parts.append(_facts(job, context))
+    parts.append(_facts(job, context, pages))
     if words is not None:
         parts += [Text(), last_words_text(words)]
     if job.runs:
@@ -276,11 +278,12 @@ def _headline(job: JobView, context: RenderContext) -> Text:
     return line.append(f" for {span(context.now - job.since)}")
 
 
-def _facts(job: JobView, context: RenderContext) -> Table:
+def _facts(job: JobView, context: RenderContext, pages: Sequence[TrackingPage]) -> Table:
     made = Table.grid(padding=(0, 2, 0, 0))
     made.add_column(style="dim", no_wrap=True)
     made.add_column(overflow="fold")
-    for name, fact in _fact_lines(job, context):
+    tracked = [(each.tracker, plain(each.url)) for each in pages]
+    for name, fact in [*_fact_lines(job, context), *tracked]:
         made.add_row(name, fact)
     return made
 
