@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from weft import aio
-    from weft.blocking import Cluster, Job, Study, as_completed, jobs, run, submit
+    from weft.aio.tuner import Tuner
+    from weft.blocking import Cluster, Job, Service, Study, as_completed, jobs, run, serve, submit
     from weft.client import Client, ClientError, Gap, Refused, Unreachable
     from weft.client.job_failed import JobFailed
+    from weft.executor import Executor
     from weft.functions import Function, function
     from weft.inside import Member, members, metric, rank, should_stop, step
     from weft.messages.files import JobFile
@@ -36,6 +38,7 @@ __all__ = [
     "Client",
     "ClientError",
     "Cluster",
+    "Executor",
     "Function",
     "Gap",
     "Job",
@@ -44,7 +47,9 @@ __all__ = [
     "Member",
     "MetricsView",
     "Refused",
+    "Service",
     "Study",
+    "Tuner",
     "Unreachable",
     "__version__",
     "aio",
@@ -57,6 +62,7 @@ __all__ = [
     "rank",
     "results_dir",
     "run",
+    "serve",
     "should_stop",
     "step",
     "submit",
@@ -64,11 +70,15 @@ __all__ = [
 
 _HOMES = {
     **dict.fromkeys(("Client", "ClientError", "Gap", "Refused", "Unreachable"), "weft.client"),
-    **dict.fromkeys(("Cluster", "Job", "Study", "as_completed", "jobs", "run", "submit"), "weft.blocking"),
+    **dict.fromkeys(
+        ("Cluster", "Job", "Service", "Study", "as_completed", "jobs", "run", "serve", "submit"), "weft.blocking"
+    ),
     **dict.fromkeys(("Function", "function"), "weft.functions"),
     **dict.fromkeys(("Member", "members", "metric", "rank", "should_stop", "step"), "weft.inside"),
+    "Executor": "weft.executor",
     "JobFailed": "weft.client.job_failed",
     "JobFile": "weft.messages.files",
+    "Tuner": "weft.aio.tuner",
     "MetricsView": "weft.messages.metrics",
 }
 """The module of each name that is the same object all the time."""

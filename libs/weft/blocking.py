@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Seque
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast
 
 from weft import aio
 from weft.client.job_fields import Given, JobFields
@@ -85,6 +85,16 @@ class Job(Generic[T]):
         with _named([self._job]):
             return _call(self._job.wait(timeout, patience=patience))
 
+    def wait_until(
+        self, state: JobState | str, timeout: float | None = None, *, patience: float = PATIENT_SECONDS
+    ) -> JobState:
+        """Wait until the job has this state, such as `running`, or has ended, and return its state.
+
+        A state that lasts less than a request takes may be missed. Raises as `wait` does.
+        """
+        with _named([self._job]):
+            return _call(self._job.wait_until(state, timeout, patience=patience))
+
     def result(self, timeout: float | None = None, *, patience: float = PATIENT_SECONDS) -> T:
         """Wait as `wait` does, and return what the function returned, of any other job None.
 
@@ -144,6 +154,10 @@ class Job(Generic[T]):
         """Ask for the end of the job. Its processes get SIGTERM, and SIGKILL after its `grace`; `wait` sees the end."""
         _call(self._job.cancel())
 
+    def scale(self, **replicas: int) -> None:
+        """Ask for another size: replicas by role, such as `scale(worker=2)`. Raises Refused if it does not resize."""
+        _call(self._job.scale(**replicas))
+
     def explain(self) -> "Explanation":
         """The reason why the job waits, runs or failed: `sentence` for people, `code` and `numbers` for programs."""
         return _call(self._job.explain())
@@ -153,6 +167,28 @@ class Job(Generic[T]):
 
     def _repr_html_(self) -> str:
         return self._job._repr_html_()
+
+
+class Service(Job[None]):
+    """A job whose replicas answer requests behind one address."""
+
+    def __init__(self, service: aio.Service) -> None:
+        super().__init__(service)
+        self._service = service
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers with which a request is let in; a service that is `public` needs none."""
+        return self._service.headers
+
+    def ready(self, timeout: float | None = None, *, patience: float = PATIENT_SECONDS) -> str:
+        """Wait until a replica takes requests, and return the URL of the service, which ends with `/`.
+
+        Raises TimeoutError after `timeout` seconds, JobFailed if the service ends before, and ClientError if the
+        cluster has no router.
+        """
+        with _named([self._service]):
+            return _call(self._service.ready(timeout, patience=patience))
 
 
 class Study:
@@ -177,6 +213,11 @@ class Study:
     def best(self, *, metric: str = "", goal: MetricGoal | str | None = None) -> SweepRow | None:
         """The element with the best value so far; None if none reported the metric."""
         return _call(self._study.best(metric=metric, goal=goal))
+
+    def wait(self, timeout: float | None = None, *, patience: float = PATIENT_SECONDS) -> Self:
+        """Wait until every element has ended, and return this study. Raises as `Job.wait` does."""
+        _call(self._study.wait(timeout, patience=patience))
+        return self
 
     def cancel(self) -> None:
         """Ask for the end of every element that is not over, as `Job.cancel` does."""
@@ -242,6 +283,24 @@ def run(command: str | Sequence[str], /, *, key: str | None = None, **fields: Un
     A text is split into words as a shell does, but no shell runs it: pass `["sh", "-c", text]` for that.
     """
     return Job(_call(aio.run(command, key=key, **fields)))
+
+
+def serve(
+    command: str | Sequence[str],
+    /,
+    *,
+    ready: str | None = None,
+    port: int | None = None,
+    key: str | None = None,
+    **fields: Unpack[JobFields],
+) -> Service:
+    """Submit a service that runs this command, and return at once; `fields` and errors are those of `submit`.
+
+    A replica listens at the port of its variable WEFT_PORT; `port`: that of a container. `ready`: the path that a
+    replica answers with 200 once it takes requests; without it, once its port takes a connection. `replicas`: such as
+    `{"min": 0, "want": 1, "max": 4}`; with an `objective` their number follows the load (docs/serving.md).
+    """
+    return Service(_call(aio.serve(command, ready=ready, port=port, key=key, **fields)))
 
 
 def jobs(
@@ -324,6 +383,15 @@ def _call(coroutine: Coroutine[Any, Any, T]) -> T:
         future.cancel()
         ended.wait(_END_SECONDS)
         raise
+
+
+def _call_here(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that waits for nothing, run in the thread of the caller."""
+    try:
+        coroutine.send(None)
+    except StopIteration as over:
+        return cast(T, over.value)
+    raise RuntimeError("it waits for something")
 
 
 def _each(items: AsyncGenerator[T, None]) -> Iterator[T]:

@@ -53,7 +53,7 @@ REFUSED_NAMES = {"utils", "util", "helpers", "helper", "common", "interfaces", "
 # The edges, where whatever went wrong is told and the process goes on, or ends.
 MAY_CATCH_ALL = {
     "libs/weft/service/run.py",  # a beat
-    "libs/weft/aio.py",  # a user's function, with WEFT_LOCAL
+    "libs/weft/aio/job.py",  # a user's function, with WEFT_LOCAL
     "libs/weft/client/call_program.py",  # a user's function, in its job
     "libs/weft/threads.py",  # one call in a thread, whose exception is its caller's
     "libs/weft/service/start.py",  # a service

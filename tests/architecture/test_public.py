@@ -11,6 +11,7 @@ import pytest
 
 import weft
 from tests.support.public import RECORDED, interface
+from tests.support.python_reference import SECTIONS
 from tests.support.tree import ROOT
 from weft.client.job_fields import OF_THE_ROLE, JobFields
 from weft.domain.spec import JobSpec
@@ -53,7 +54,9 @@ def test_a_function_has_the_same_parameters_with_and_without_an_event_loop(name:
     assert parameters(getattr(weft, name)) == parameters(getattr(weft.aio, name))
 
 
-@pytest.mark.parametrize("name", ["find", "refresh", "wait", "result", "logs", "cancel", "explain"])
+@pytest.mark.parametrize(
+    "name", ["find", "refresh", "wait", "wait_until", "result", "logs", "cancel", "scale", "explain"]
+)
 def test_a_method_of_a_job_has_the_same_parameters_with_and_without_an_event_loop(name: str) -> None:
     assert parameters(getattr(weft.Job, name)) == parameters(getattr(weft.aio.Job, name))
 
@@ -64,12 +67,12 @@ def test_the_keywords_of_submit_are_the_fields_of_a_job_file() -> None:
     assert set(typing.get_type_hints(JobFields)) == of_a_job | set(OF_THE_ROLE)
 
 
-def test_the_page_about_python_names_what_is_there_and_all_of_it() -> None:
+def test_the_pages_about_python_name_what_is_there_and_all_of_it() -> None:
     page = (ROOT / "docs/python.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
     for block in blocks:
         compile(block, "docs/python.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     assert set(re.findall(r"\bweft\.([a-z_]\w*|[A-Z]\w*)", "".join(blocks))) <= {*weft.__all__}
-    told = set(re.findall(r"`(?:weft\.)?(\w+)", page))
-    assert {*weft.__all__} - {"Gap", "Member", "__version__"} <= told
-    assert {name for name in vars(weft.Job) if not name.startswith("_")} - {"find"} <= told
+    assert {name for names in SECTIONS.values() for name in names} == {*weft.__all__} - {"__version__", "aio"}
+    told = set(re.findall(r"`(?:weft\.)?(\w+)", (ROOT / "docs/python-reference.md").read_text()))
+    assert {name for name in vars(weft.Job) if not name.startswith("_")} - {"name"} <= told

@@ -23,6 +23,7 @@ MODULE = """
 import dataclasses
 import os
 import sys
+import time
 import weft
 
 @dataclasses.dataclass
@@ -51,6 +52,17 @@ def dies(number: int) -> int:
 @weft.aio.function(cpus=0.1)
 def untrue() -> int:
     return "text"
+
+@weft.aio.function(cpus=0.1, grace="1s")
+def measured(rate: float, kind: str) -> float:
+    assert type(rate) is float
+    if kind == "bad":
+        raise ValueError("no bad")
+    if kind == "slow":
+        time.sleep(600)
+    loss = (rate - 1) ** 2
+    weft.step(1, of=1, loss=loss)
+    return loss
 
 @weft.aio.function(cpus=0.1, pickle=True)
 def pickled(value):
@@ -184,6 +196,71 @@ async def test_the_results_of_a_map_come_in_order_each_with_its_error(cluster: C
 
 
 @pytest.mark.usefixtures("known")
+async def test_a_function_is_swept_over_values_and_its_best_element_found(cluster: Cluster, mine: Any) -> None:
+    study = await mine.measured.sweep({"rate": [1, 0.5, 2.0], "kind": ["a", "b"]}, at_once=3)
+    table = await (await study.wait(SECONDS_MAX)).table(metric="loss")
+    assert [(row.state, row.values["kind"], row.best) for row in table.rows] == [
+        ("succeeded", kind, loss) for loss in (0.0, 0.25, 1.0) for kind in "ab"
+    ]
+    drawn = await mine.measured.sweep({"rate": {"min": 0.5, "max": 2.0}, "kind": ["a"]}, n=2, seed=3)
+    best = await (await drawn.wait(SECONDS_MAX)).best()
+    assert best is not None
+    assert best.best == pytest.approx((float(best.values["rate"]) - 1) ** 2, abs=1e-6)
+    with pytest.raises(weft.Refused, match=r"say `sample`"):
+        await mine.measured.sweep({"rate": {"min": 0.5, "max": 2.0}})
+
+
+class Halves:
+    """A tuner that looks where the last value was better."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[float, Any]] = []
+
+    def ask(self) -> dict[str, Any]:
+        return {"rate": 4.0 / 2 ** len(self.told), "kind": "bad" if len(self.told) == 1 else "a"}
+
+    def tell(self, point: Any, job: str, result: Any) -> None:
+        assert job
+        self.told.append((point["rate"], result))
+
+
+@pytest.mark.parametrize("local", ["0", "1"])
+@pytest.mark.usefixtures("known")
+async def test_a_tuner_chooses_the_points_of_a_search(mine: Any, monkeypatch: pytest.MonkeyPatch, local: str) -> None:
+    monkeypatch.setenv("WEFT_LOCAL", local)
+    tuner: weft.Tuner = (halves := Halves())
+    await mine.measured.tune(tuner, n=3, at_once=1)
+    (first, second, third) = halves.told
+    assert (first, third) == ((4.0, 9.0), (1.0, 0.0))
+    assert second[1].error == "ValueError: no bad"
+
+
+@pytest.mark.usefixtures("known")
+async def test_a_search_that_is_ended_cancels_its_jobs_and_tells_them(mine: Any) -> None:
+    halves = Halves()
+    search = asyncio.create_task(mine.measured.tune(SlowHalves(halves), n=3, at_once=2))
+    async with asyncio.timeout(SECONDS_MAX):
+        while len(going := await weft.aio.jobs(name="measured", states=["running"])) < 2:  # noqa: ASYNC110 -- no event
+            await asyncio.sleep(0.05)
+    search.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await search
+    assert [result.state for _, result in halves.told] == [JobState.CANCELLED] * 2
+    assert [await job.wait(SECONDS_MAX) for job in going] == [JobState.CANCELLED] * 2
+
+
+class SlowHalves:
+    def __init__(self, inner: Halves) -> None:
+        self._inner = inner
+
+    def ask(self) -> dict[str, Any]:
+        return {"rate": 1.0, "kind": "slow"}
+
+    def tell(self, point: Any, job: str, result: Any) -> None:
+        self._inner.tell(point, job, result)
+
+
+@pytest.mark.usefixtures("known")
 async def test_a_process_that_dies_in_a_map_is_the_error_of_its_calls(mine: Any) -> None:
     (died,) = [each async for each in mine.dies.map([1], return_exceptions=True)]
     assert (died.status, died.state, "status 3" in died.verdict) == (3, "failed", True), died
@@ -235,6 +312,57 @@ async def test_with_weft_local_everything_runs_here(mine: Any, monkeypatch: pyte
         await job.result()
     with pytest.raises(weft.Refused, match="the result is not the annotated"):
         await mine.untrue.remote()
+
+
+POOLED = """
+import concurrent.futures, sys, threading, time
+import weft
+
+@weft.function(cpus=0.1)
+def square(number: int) -> int:
+    if number == 3:
+        raise ValueError("no three")
+    assert weft.should_stop() is False  # it handles signals: in a thread of its own it could not
+    return number * number
+
+def slow(seconds: float) -> None:
+    time.sleep(seconds)
+
+if __name__ == "__main__":
+    with weft.Executor(max_workers=2, cpus=0.1) as pool:
+        futures = [pool.submit(square, number) for number in range(4)]
+        done, _ = concurrent.futures.wait(futures)
+        print(sorted(each.result() for each in done if each.exception() is None), futures[3].exception().error)
+        print(list(pool.map(square, [1, 2])))
+    try:
+        pool.submit(square, 1)
+    except RuntimeError as error:
+        print(error)
+    if sys.argv[1:] == ["cluster"]:
+        with weft.Executor(max_workers=1, cpus=0.1, grace="1s") as pool:
+            first, behind = pool.submit(slow, 600), pool.submit(slow, 601)
+            while not (jobs := weft.jobs(name="slow", states=["running"])):
+                time.sleep(0.05)
+            print(behind.cancel(), first.cancel())
+            pool.shutdown()
+            print(jobs[0].wait().value, len(weft.jobs(name="slow")))
+"""
+
+
+@pytest.mark.parametrize("where", ["cluster", "here"])
+async def test_an_executor_runs_calls_as_jobs_and_cancels_them(cluster: Cluster, tmp_path: Path, where: str) -> None:
+    (tmp_path / "pooled.py").write_text(POOLED)
+    known = {"WEFT_URL": cluster.local.url, "WEFT_TOKEN": cluster.local.token, "WEFT_LOCAL": str(int(where == "here"))}
+    running = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(tmp_path / "pooled.py"), where),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, "PYTHONPATH": ":".join(sys.path), **known},
+    )
+    async with asyncio.timeout(SECONDS_MAX):
+        out, _ = await running.communicate()
+    said = ["[0, 1, 4] ValueError: no three", "[1, 4]", "cannot submit after shutdown"]
+    assert out.decode().splitlines() == [*said, *(["True True", "cancelled 1"] if where == "cluster" else [])]
 
 
 @pytest.mark.parametrize("local", ["0", "1"])

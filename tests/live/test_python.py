@@ -1,6 +1,7 @@
 """`import weft` as a person uses it, on a whole cluster: with an event loop, in a plain script, and in a notebook."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -64,6 +65,21 @@ async def cell():
     print(*job.logs(), job._repr_html_().count("<td>cell</td>"))
 
 asyncio.run(cell())
+"""
+CELLS = """
+import ast, asyncio, json, sys
+
+async def notebook():
+    names = {}
+    for cell in json.loads(sys.argv[1]):
+        tree = ast.parse(cell)
+        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, "cell", "exec"), names)
+        shown = eval(compile(ast.Expression(last.value), "cell", "eval"), names) if last else None
+        if shown is not None and shown is not names["job"].state:
+            print(shown._repr_html_())
+
+asyncio.run(notebook())
 """
 
 
@@ -152,6 +168,17 @@ async def test_a_gateway_that_goes_away_in_a_wait_is_unreachable_after_the_bound
         assert not (await job.refresh()).state.final
         await job.cancel()
         await bounded(job.wait())
+
+
+async def test_a_job_is_waited_for_until_it_runs() -> None:
+    job = await weft.aio.run("sleep 600", name="running", grace="1s", cpus=0.1)
+    assert await bounded(job.wait_until("running")) is JobState.RUNNING
+    held = await weft.aio.run("true", after=[{"job": job.id}], name="held", cpus=0.1)
+    with pytest.raises(TimeoutError, match=rf"held \({held.id}\) is queued, not running, after 0.2 s, and goes on"):
+        await held.wait_until(JobState.RUNNING, 0.2)
+    await job.cancel()
+    assert await bounded(job.wait()) is JobState.CANCELLED
+    assert await bounded(held.wait_until("running")) is JobState.CANCELLED
 
 
 async def test_jobs_come_in_the_order_in_which_they_end(tmp_path: Path) -> None:
@@ -244,6 +271,10 @@ async def test_calls_work_where_an_event_loop_runs_already_as_in_a_notebook() ->
         ("train", "train succeeded: {'loss': "),
         ("fan_out", "the sum of the squares below 8000 is 170634668000"),
         ("sweep", "the best rate is 0.5"),
+        ("batch", "26 of 40 are good"),
+        ("elastic", "trained with at most 2 ranks"),
+        ("pipeline", "the model: results/model.txt"),
+        ("service", "echo cancelled"),
     ],
 )
 async def test_an_example_runs(example: str, last: str) -> None:
@@ -257,6 +288,25 @@ async def test_an_example_runs(example: str, last: str) -> None:
     out, _ = await bounded(running.communicate())
     assert running.returncode == 0, out.decode()
     assert out.decode().splitlines()[-1].startswith(last), out.decode()
+
+
+async def test_the_notebook_runs_as_jupyter_runs_its_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jupyter compiles each cell so, in a process whose event loop runs, and shows the last value as HTML."""
+    cells = [
+        "".join(cell["source"])
+        for cell in json.loads((ROOT / "examples/notebook.ipynb").read_text())["cells"]
+        if cell["cell_type"] == "code"
+    ]
+    notebook = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "error", "-c", CELLS, json.dumps(cells)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await bounded(notebook.communicate())
+    assert (err, notebook.returncode) == (b"", 0)
+    first, second, last = out.decode().splitlines()
+    assert ("<td>from-notebook</td>" in first, "<td>succeeded</td>" in second, last) == (True, True, "hello")
+    assert "<td>loss 0.5</td>" in second
 
 
 async def test_the_example_resumes_from_the_checkpoint_at_which_it_was_stopped(tmp_path: Path) -> None:

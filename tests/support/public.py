@@ -27,7 +27,7 @@ def _names_of(module: ModuleType, within: str = "") -> list[str]:
         elif inspect.ismodule(value):
             lines += _names_of(value, f"{name}.")
         elif inspect.isfunction(value):
-            lines.append(f"{within}{name}{_signature(value)}")
+            lines.append(f"{within}{name}{signature(value)}")
         else:
             lines.append(f"{within}{name}: {type(value).__name__}")
     return lines
@@ -35,20 +35,21 @@ def _names_of(module: ModuleType, within: str = "") -> list[str]:
 
 def _class(name: str, kind: type) -> list[str]:
     bases = "".join(f", a {base.__name__}" for base in kind.__bases__ if base.__name__ in weft.__all__)
-    made = "" if issubclass(kind, Exception) and not _is_ours(kind, "__init__") else _signature(kind)
+    made = "" if issubclass(kind, Exception) and not is_ours(kind, "__init__") else signature(kind)
     lines = [f"class {name}{made}{bases}"]
     for member, value in sorted(inspect.getmembers(kind)):
-        if not member.startswith("_") and _is_ours(kind, member):
-            lines.append(f"{name}.{member}{_signature(value)}")
+        if not member.startswith("_") and is_ours(kind, member):
+            lines.append(f"{name}.{member}{signature(value)}")
     return lines
 
 
-def _is_ours(kind: type, member: str) -> bool:
+def is_ours(kind: type, member: str) -> bool:
     """Return True if a class of this project defines the member, not Python."""
     return any(member in vars(base) and base.__module__.startswith("weft") for base in kind.__mro__)
 
 
-def _signature(value: Any) -> str:
+def signature(value: Any) -> str:
+    """The signature as text, the same for all versions of Python."""
     if isinstance(value, property):
         return f": {inspect.signature(value.fget).return_annotation}" if value.fget else ""
     if not callable(value):

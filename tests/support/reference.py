@@ -1,4 +1,4 @@
-"""Makes docs/job-file.md and docs/verbs.md of the code: `python -m tests.support.reference` writes them."""
+"""Makes the pages of reference in docs from the code: `python -m tests.support.reference` writes them."""
 
 import ast
 import re
@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from tests.support.python_reference import python_reference
 from tests.support.reference_words import FIELDS, VARIABLES
 from tests.support.verbs import Verb, verbs
 from weft.domain.quantity import DURATION_PATTERN, SIZE_PATTERN
@@ -203,7 +204,7 @@ def _verb(verb: Verb) -> str:
     return "\n".join(lines)
 
 
-PAGES = {"job-file.md": job_file, "verbs.md": verbs_page}
+PAGES = {"job-file.md": job_file, "python-reference.md": python_reference, "verbs.md": verbs_page}
 
 
 def write() -> None:

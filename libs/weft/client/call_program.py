@@ -3,8 +3,9 @@ library alone.
 
 Its argument is a JSON object: `module` and `name` of the function, the `python` that sent it (major and minor version),
 `pickled`, and the `calls`, or the name of the `file` with them beside this program. A call is `[arguments, named
-arguments]`. An element of an array does those from WEFT_ARRAY_INDEX * `chunk` on. Each call leaves one line in
-`$WEFT_RESULTS/weft-calls`, as soon as it has ended: its `n`, and its `value` or its `error`.
+arguments]`. An element of an array does those from WEFT_ARRAY_INDEX * `chunk` on; an element of a sweep has the
+arguments that `sweep` names from its variables. Each call leaves one line in `$WEFT_RESULTS/weft-calls`, as soon as it
+has ended: its `n`, and its `value` or its `error`.
 """
 
 import base64
@@ -43,6 +44,7 @@ def main(told: dict[str, Any]) -> int:
                 first = int(os.environ["WEFT_ARRAY_INDEX"]) * told["chunk"]
                 calls = calls[first : first + told["chunk"]]
             function = _function(told, here)
+            calls = _with_row(function, told, calls)
         except UnfitError as error:
             sys.stderr.write(f"{error}\n")
             file.write(json.dumps({"n": -1, "error": {"type": "", "message": str(error), "traceback": ""}}) + "\n")
@@ -81,6 +83,27 @@ def _function(told: dict[str, Any], here: str) -> Any:
     except Exception as error:
         raise UnfitError(f"{where} cannot be imported in the job: {type(error).__name__}: {error}") from error
     return getattr(found, "__wrapped__", found)
+
+
+def _with_row(function: Any, told: dict[str, Any], calls: Any) -> Any:
+    """The call with the values of the element of a sweep, which its variables have as text."""
+    if not told["sweep"]:
+        return calls
+    ((positional, named),) = calls
+    row = {name: os.environ[f"WEFT_SWEEP_{name.upper()}"] for name in told["sweep"]}
+    kinds = getattr(function, "__annotations__", {})
+    return [(positional, {**named, **{name: _value_of(text, kinds.get(name)) for name, text in row.items()}})]
+
+
+def _value_of(text: str, kind: Any) -> Any:
+    """A value of a sweep by the annotation of its argument; else as JSON has it, or the text."""
+    if kind in (str, "str"):
+        return text
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return float(value) if kind in (float, "float") and isinstance(value, int) else value
 
 
 def _called(function: Any, call: Any, *, pickled: bool) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import sysconfig
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast, get_type_hints
 
 import msgspec
@@ -64,8 +65,17 @@ class RemoteFunction:
         self.function, self.fields, self.pickled, self.python = function, fields, pickled, python
         self.name = token(function.__name__) or "function"
 
-    def prepared(self, calls: Sequence[Call], *, chunk: int = 0, at_once: int | None = None) -> "Prepared":
+    def prepared(
+        self,
+        calls: Sequence[Call],
+        *,
+        chunk: int = 0,
+        at_once: int | None = None,
+        table: Mapping[str, Any] = MappingProxyType({}),
+    ) -> "Prepared":
         """The job for these calls, or with `chunk` the array, each element of which makes `chunk` of them.
+
+        `table`: the fields of a sweep; each element makes one call, with the values of its row as named arguments.
 
         Raises Refused for what no job could do, before anything is sent.
         """
@@ -77,6 +87,7 @@ class RemoteFunction:
             "python": list(sys.version_info[:2]),
             "pickled": self.pickled,
             "chunk": chunk,
+            "sweep": list(table.get("sweep", {})),
             "calls": "",
             "file": "",
         }
@@ -92,6 +103,7 @@ class RemoteFunction:
         asked = specification({"command": [program, PROGRAM, json.dumps(told)]}, fields, cwd="")
         digest = hashlib.sha256(packed).hexdigest()
         asked = {**asked, "context": digest}
+        asked |= table
         if chunk:
             elements = f"0-{math.ceil(len(calls) / chunk) - 1}"
             asked["array"] = elements if at_once is None else f"{elements}%{at_once}"

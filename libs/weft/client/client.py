@@ -186,6 +186,17 @@ class Client(
             view = await self.job(job)
         return view
 
+    async def until(self, job: str, state: JobState) -> JobView:
+        """Wait until the job has this state, or has ended. `job`: its id."""
+        view = await self.job(job)
+        while view.state is not state and not view.state.final:
+            async with aclosing(self.follow_events(job=job)) as events:
+                async for event in events:
+                    if event.data.version > view.version:
+                        break
+            view = await self.job(job)
+        return view
+
     async def cancel(self, job: str) -> Accepted:
         return await self._wire.ask("POST", job_path(job, "/cancel"), Accepted, once=True)
 

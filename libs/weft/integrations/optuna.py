@@ -10,8 +10,36 @@ import weft
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.distributions import BaseDistribution
+    from optuna.trial import Trial
 
     from weft.functions import Function
+
+
+class OptunaTuner:
+    """A `weft.Tuner` whose points the sampler of an Optuna study chooses.
+
+    A result is the value of its trial: a number, or one for each direction of the study. A job that fails is a failed
+    trial, with the reason as its user attribute `weft_failure`.
+    """
+
+    def __init__(self, study: "Study", space: "Mapping[str, BaseDistribution]") -> None:
+        self._study, self._space = study, space
+        self._trials: dict[int, Trial] = {}  # by the identity of the point, which `tune` keeps alive until `tell`
+
+    def ask(self) -> Mapping[str, Any]:
+        trial = self._study.ask(dict(self._space))
+        point: dict[str, Any] = trial.params  # a copy each time
+        self._trials[id(point)] = trial
+        return point
+
+    def tell(self, point: Mapping[str, Any], job: str, result: Any) -> None:
+        trial = self._trials.pop(id(point))
+        trial.set_user_attr("weft_job", job)
+        if isinstance(result, weft.JobFailed):
+            trial.set_user_attr("weft_failure", str(result)[:1000])
+            self._study.tell(trial, state=TrialState.FAIL)
+        else:
+            self._study.tell(trial, result)
 
 
 def optimize(
@@ -23,30 +51,5 @@ def optimize(
     at_once: int = 8,
     patience: float = 60.0,
 ) -> None:
-    """Ask the study for `n_trials` points of `space`, run `function(**point)` for each as a job, and tell the study the
-    result: a number, or one for each direction of the study.
-
-    `at_once`: how many jobs there are at once; the sampler knows the results of all before them. A job that fails is a
-    failed trial, and the others go on. Ctrl-C cancels the jobs that are under way, whose trials failed.
-    """
-    running: dict[str, tuple[Any, weft.Job[Any]]] = {}
-    begun = 0
-    try:
-        while running or begun < n_trials:
-            while begun < n_trials and len(running) < at_once:
-                trial = study.ask(dict(space))
-                job = function.spawn(**trial.params)
-                trial.set_user_attr("weft_job", job.id)
-                running[job.id] = (trial, job)
-                begun += 1
-            ended = next(weft.as_completed([job for _, job in running.values()], patience=patience))
-            trial, _ = running.pop(ended.id)
-            try:
-                study.tell(trial, ended.result(patience=patience))
-            except weft.JobFailed as failed:
-                trial.set_user_attr("weft_failure", str(failed)[:1000])
-                study.tell(trial, state=TrialState.FAIL)
-    finally:
-        for trial, job in running.values():
-            job.cancel()
-            study.tell(trial, state=TrialState.FAIL)
+    """`function.tune` with an `OptunaTuner` of this study: `n_trials` points of `space`, `at_once` jobs at once."""
+    function.tune(OptunaTuner(study, space), n=n_trials, at_once=at_once, patience=patience)

@@ -1,6 +1,7 @@
 """Typical use of `weft`, whose types are checked and which never runs."""
 
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -33,6 +34,10 @@ def with_functions() -> None:
     assert_type(train.remote(0.1), float)
     assert_type(train.map([0.1, 0.2], at_once=2), Iterator[float])
     assert_type(plain.remote("a"), list[str])
+    assert_type(train.sweep({"rate": [0.1, 0.2]}, n=8).wait().best(), SweepRow | None)
+    with weft.Executor(max_workers=2, gpus=1) as pool:
+        assert_type(pool.submit(train, 0.1, seed=3), Future[float])
+        assert_type(pool.submit(len, "abc"), Future[int])
 
 
 def with_jobs() -> None:
@@ -47,6 +52,7 @@ def with_jobs() -> None:
     assert_type(job.metrics().last("loss"), float | None)
     assert_type(job.metrics(), MetricsView)
     assert_type(job.explain().sentence, str)
+    job.wait_until("running", timeout=60)
     assert_type(weft.jobs(states=["running"], labels=["team=vision"]), list[weft.Job[None]])
     for ended in weft.as_completed([train.spawn(rate) for rate in (0.1, 0.3)]):
         assert_type(ended.result(), float)
@@ -66,6 +72,7 @@ async def with_a_loop() -> None:
     job = await counted.spawn(3)
     assert_type(await job.result(), int)
     assert_type(await counted.remote(3), int)
+    assert_type(await job, int)
     lines: AsyncIterator[str] = job.logs(follow=True)
     async for line in lines:
         assert_type(line, str)

@@ -1,51 +1,31 @@
-"""The Python interface for programs with an event loop: the names of `weft`, as coroutines and asynchronous iterators.
-
-    job = await weft.aio.run("python train.py", gpus=1)
-    async for line in job.logs(follow=True): ...
-    await job.result()
-
-Each call opens a connection of its own, to the cluster of WEFT_URL and WEFT_TOKEN, else the one that `weft up` runs
-here. A job keeps the cluster at which it was submitted. Every call raises Refused if the gateway refuses it,
-Unreachable if no gateway answers in time, and ClientError if no cluster is known.
-"""
+"""One job for programs with an event loop."""
 
 import asyncio
-import functools
 import html
 import itertools
-import math
 import os
-import sys
 import traceback
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable
 from contextlib import AbstractAsyncContextManager, aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from weft.client import Client, Refused
-from weft.client.calls import JOBS_MAX, Call, RemoteFunction, answers, is_local, outcome, store
+from weft.client.calls import Call, RemoteFunction, answers, outcome
 from weft.client.events import FINAL_EVENTS
 from weft.client.failure import failed_rank, failure
 from weft.client.files import targets
 from weft.client.job_failed import JobFailed
-from weft.client.job_fields import Given, JobFields, as_given, encoded, specification
-from weft.client.local_cluster import Cluster
 from weft.client.logs import lines_of
 from weft.client.place import PATIENT_SECONDS, RESTART_SECONDS, Place, find_place
-from weft.client.studies import Study
-from weft.domain.arrays import element_id
 from weft.domain.job import JobState
 from weft.messages.files import JobFile
-from weft.messages.http import JobView, Submitted
+from weft.messages.http import JobView
 from weft.messages.metrics import MetricsView
 
 if TYPE_CHECKING:
     from weft.planning.reasons.explain import Explanation
 
-__all__ = ["Cluster", "Function", "Job", "Study", "as_completed", "function", "jobs", "run", "submit"]
-
-P = ParamSpec("P")
-R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -78,7 +58,7 @@ class Job(Generic[T]):
     async def find(cls, named: str) -> "Job[None]":
         """The job with this id, or the newest job of this name. Raises Refused if there is none."""
         place = find_place(os.environ)
-        async with _connected(place) as client:
+        async with connected(place) as client:
             view = await client.job(named)
         return Job(place, view.id, view.name, view=view)
 
@@ -94,7 +74,7 @@ class Job(Generic[T]):
 
     async def refresh(self) -> Self:
         """Ask for the job's present state."""
-        async with _connected(self._place) as client:
+        async with connected(self._place) as client:
             self._view = await client.job(self.id)
         return self
 
@@ -105,10 +85,26 @@ class Job(Generic[T]):
         seconds. The job goes on in both cases.
         """
         try:
-            async with asyncio.timeout(timeout), _connected(self._place, patience) as client:
+            async with asyncio.timeout(timeout), connected(self._place, patience) as client:
                 self._view = await client.until_over(self.id)
         except TimeoutError:
             raise TimeoutError(f"{self.name} ({self.id}) is not over after {timeout:g} s, and goes on") from None
+        return self.state
+
+    async def wait_until(
+        self, state: JobState | str, timeout: float | None = None, *, patience: float = PATIENT_SECONDS
+    ) -> JobState:
+        """Wait until the job has this state, such as `running`, or has ended, and return its state.
+
+        A state that lasts less than a request takes may be missed. Raises as `wait` does.
+        """
+        wanted = JobState(state)
+        try:
+            async with asyncio.timeout(timeout), connected(self._place, patience) as client:
+                self._view = await client.until(self.id, wanted)
+        except TimeoutError:
+            now = f"is {self.state}, not {wanted}, after {timeout:g} s, and goes on"
+            raise TimeoutError(f"{self.name} ({self.id}) {now}") from None
         return self.state
 
     async def result(self, timeout: float | None = None, *, patience: float = PATIENT_SECONDS) -> T:
@@ -119,7 +115,7 @@ class Job(Generic[T]):
         await self.wait(timeout, patience=patience)
         view = self._view
         assert view is not None, "it was waited for"
-        async with _connected(self._place, patience) as client:
+        async with connected(self._place, patience) as client:
             if self._function is None:
                 if view.state is JobState.SUCCEEDED:
                     return cast(T, None)
@@ -135,7 +131,7 @@ class Job(Generic[T]):
         `rank`: by default the one that failed first, else 0. `follow`: go on until the job is over, through every
         try. Bytes that are no UTF-8 become U+FFFD. Raises Refused if the node no longer has the log.
         """
-        async with _connected(self._place, patience) as client:
+        async with connected(self._place, patience) as client:
             if rank is None:
                 self._view = await client.job(self.id)
                 rank = failed_rank(self._view) or 0
@@ -150,7 +146,7 @@ class Job(Generic[T]):
         Each path begins with `results/` (WEFT_RESULTS), `checkpoints/` (WEFT_CHECKPOINT_DIR) or `metrics/`; any other
         `path` is below `results`. Raises Refused if the node has none there.
         """
-        async with _connected(self._place) as client:
+        async with connected(self._place) as client:
             return list(await client.files(self.id, path, rank=rank))
 
     async def fetch(
@@ -167,7 +163,7 @@ class Job(Generic[T]):
         another whole or not at all; what came before a connection broke is not sent again, also by a later call.
         Raises Refused if the node has no such file, and ClientError if the disk here does not take it.
         """
-        async with _connected(self._place, patience) as client:
+        async with connected(self._place, patience) as client:
             found = await client.files(self.id, path, rank=rank)
             written = []
             for file, where in targets(found, path, Path(target)):
@@ -178,7 +174,7 @@ class Job(Generic[T]):
 
     async def delete_files(self, path: str = "", *, rank: int = 0) -> None:
         """Delete the files below `path`, by default all of them, on the node of one rank. The job has ended."""
-        async with _connected(self._place) as client:
+        async with connected(self._place) as client:
             await client.delete_files(self.id, path, rank=rank)
 
     async def metrics(self, *, rank: int = 0, points: int = 1000) -> MetricsView:
@@ -187,18 +183,27 @@ class Job(Generic[T]):
         `at`: seconds since 1970; `series`: by name, such as `loss` and `step`, a value for each of `at`, or None.
         `points`: at most 10,000, evenly taken. Raises Refused if the rank was on no node yet.
         """
-        async with _connected(self._place) as client:
+        async with connected(self._place) as client:
             return await client.metrics(self.id, rank=rank, points=points)
 
     async def cancel(self) -> None:
         """Ask for the end of the job. Its processes get SIGTERM, and SIGKILL after its `grace`; `wait` sees the end."""
-        async with _connected(self._place) as client:
+        async with connected(self._place) as client:
             await client.cancel(self.id)
+
+    async def scale(self, **replicas: int) -> None:
+        """Ask for another size: replicas by role, such as `scale(worker=2)`. Raises Refused if it does not resize."""
+        async with connected(self._place) as client:
+            await client.scale(self.id, replicas)
 
     async def explain(self) -> "Explanation":
         """The reason why the job waits, runs or failed: `sentence` for people, `code` and `numbers` for programs."""
-        async with _connected(self._place) as client:
+        async with connected(self._place) as client:
             return await client.explain(self.id)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """`await job` is its result."""
+        return self.result().__await__()
 
     def __repr__(self) -> str:
         return f"<Job {self.name} {self.id} {self.state}>"
@@ -241,193 +246,22 @@ class LocalJob(Job[T]):
     async def wait(self, timeout: float | None = None, *, patience: float = PATIENT_SECONDS) -> JobState:
         return self.state
 
+    async def wait_until(
+        self, state: JobState | str, timeout: float | None = None, *, patience: float = PATIENT_SECONDS
+    ) -> JobState:
+        return self.state
+
     async def result(self, timeout: float | None = None, *, patience: float = PATIENT_SECONDS) -> T:
+        return self.over()
+
+    def over(self) -> T:
+        """The result, at once. Raises JobFailed, and Refused for a result of another type."""
         if self._error is not None:
             raise self._error
         return cast(T, self._value)
 
     async def cancel(self) -> None:
         pass
-
-
-class Function(Generic[P, R]):
-    """A function that can run as a job; `function` makes one. To call it runs it here, unchanged.
-
-    With WEFT_LOCAL=1 `spawn`, `remote` and `map` run it in this process, too, with arguments and results as a job would
-    have them.
-    """
-
-    def __init__(self, function: Callable[P, R], remote: RemoteFunction) -> None:
-        functools.update_wrapper(self, function)
-        self.__wrapped__ = function
-        self._remote = remote
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.__wrapped__(*args, **kwargs)
-
-    async def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Submit one call as a job, and return at once; `result` of the job returns what the function returned.
-
-        Raises Refused for a function that a job cannot find, for arguments that cannot be sent and for another minor
-        version of Python, before anything is sent.
-        """
-        call = (args, kwargs)
-        if is_local():
-            return LocalJob(self._remote, call)
-        place, submitted = await self._submit([call])
-        return Job(place, submitted.id, submitted.name, notes=submitted.notes, function=self._remote)
-
-    async def remote(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run one call as a job, and return its result. Raises as `spawn` and `Job.result` do."""
-        return await (await self.spawn(*args, **kwargs)).result()
-
-    async def map(
-        self,
-        values: Iterable[Any],
-        *,
-        at_once: int | None = None,
-        chunk: int | None = None,
-        return_exceptions: bool = False,
-        patience: float = PATIENT_SECONDS,
-    ) -> AsyncGenerator[R, None]:
-        """Call the function with each value, as the elements of one array, and yield the results in the same order.
-
-        `at_once`: how many elements may run at once. `chunk`: how many values one element takes, by default so many
-        that there are 64 elements at most. A call that raised is a JobFailed at its place: raised there, or with
-        `return_exceptions` yielded; the others go on.
-        """
-        calls: list[Call] = [((value,), {}) for value in values]
-        async with aclosing(self._results(calls, at_once, chunk, return_exceptions, patience, [])) as results:
-            async for result in results:
-                yield result
-
-    async def _results(
-        self,
-        calls: Sequence[Call],
-        at_once: int | None,
-        chunk: int | None,
-        return_exceptions: bool,
-        patience: float,
-        begun: list[Study],
-    ) -> AsyncGenerator[R, None]:
-        """The results of `map`; the array is added to `begun` once it is submitted."""
-        if not calls:
-            return
-        found = self._mapped_here(calls) if is_local() else self._mapped(calls, at_once, chunk, patience, begun)
-        async with aclosing(found):
-            async for result in found:
-                if isinstance(result, JobFailed) and not return_exceptions:
-                    raise result
-                yield cast(R, result)
-
-    async def _mapped_here(self, calls: Sequence[Call]) -> AsyncGenerator[object, None]:
-        for call in calls:
-            job: LocalJob[R] = LocalJob(self._remote, call)
-            yield job._value if job._error is None else job._error
-
-    async def _mapped(
-        self, calls: Sequence[Call], at_once: int | None, chunk: int | None, patience: float, begun: list[Study]
-    ) -> AsyncGenerator[object, None]:
-        chunk = chunk or math.ceil(len(calls) / JOBS_MAX)
-        place, submitted = await self._submit(calls, chunk=chunk, at_once=at_once)
-        begun.append(Study(place, submitted.id, submitted.name))
-        elements = [element_id(submitted.id, number) for number in range(math.ceil(len(calls) / chunk))]
-        ended: dict[str, JobView] = {}
-        async with _connected(place, patience) as client, aclosing(_ends(client, set(elements))) as ends:
-            for number, element in enumerate(elements):
-                while element not in ended:
-                    view = await anext(ends)
-                    ended[view.id] = view
-                view, found = ended.pop(element), await answers(client, element)
-                for n in range(number * chunk, min(len(calls), (number + 1) * chunk)):
-                    try:
-                        yield await outcome(client, view, self._remote, found, n)
-                    except JobFailed as failed:
-                        yield failed
-
-    async def _submit(
-        self, calls: Sequence[Call], *, chunk: int = 0, at_once: int | None = None
-    ) -> tuple[Place, Submitted]:
-        prepared = self._remote.prepared(calls, chunk=chunk, at_once=at_once)
-        place = find_place(os.environ)
-        try:
-            async with _connected(place) as client:
-                await store(client, prepared)
-                return place, await client.submit(encoded(prepared.asked))
-        except Refused as error:
-            raise as_given(error, prepared.asked, self._remote.fields) from None
-
-
-@overload
-def function(call: Callable[P, R], /) -> Function[P, R]: ...
-@overload
-def function(
-    *, pickle: bool = False, python: str | None = None, **fields: Unpack[JobFields]
-) -> Callable[[Callable[P, R]], Function[P, R]]: ...
-def function(
-    call: Callable[P, R] | None = None,
-    /,
-    *,
-    pickle: bool = False,
-    python: str | None = None,
-    **fields: Unpack[JobFields],
-) -> Function[P, R] | Callable[[Callable[P, R]], Function[P, R]]:
-    """Make a function one that can run as a job: `@weft.aio.function` or `@weft.aio.function(gpus=1)`.
-
-    `fields`: those of `submit`, for each job. `pickle`: send arguments and results by pickle, not as JSON by the types
-    in the annotations. `python`: the job's interpreter; by default that of this program, in a container `python3`.
-    """
-
-    def made(call: Callable[P, R]) -> Function[P, R]:
-        return Function(call, RemoteFunction(call, fields, pickled=pickle, python=python or sys.executable))
-
-    return made if call is None else made(call)
-
-
-async def submit(spec: Given | None = None, /, *, key: str | None = None, **fields: Unpack[JobFields]) -> Job[None]:
-    """Submit one job, and return at once.
-
-    `spec`: a mapping with the fields of a job file, or the path of such a file in YAML or JSON; `fields` are added, and
-    replace those of `spec`. `key`: submitting again with the same key returns the same job. A job without a `name` is
-    named by its command, and a process without a `workdir` runs in the current folder. Raises Refused, with the `field`
-    and its `value`, if the job is not accepted, and OSError if the file cannot be read.
-    """
-    asked = specification(spec, fields, cwd=os.getcwd())
-    place = find_place(os.environ)
-    try:
-        async with _connected(place) as client:
-            submitted = await client.submit(encoded(asked), key=key)
-    except Refused as error:
-        raise as_given(error, asked, fields) from None
-    return Job(place, submitted.id, submitted.name, notes=submitted.notes)
-
-
-async def run(command: str | Sequence[str], /, *, key: str | None = None, **fields: Unpack[JobFields]) -> Job[None]:
-    """Submit a job that runs this command, and return at once; `fields` and errors are those of `submit`.
-
-    A text is split into words as a shell does, but no shell runs it: pass `["sh", "-c", text]` for that.
-    """
-    return await submit({"command": command}, key=key, **fields)
-
-
-async def jobs(
-    *,
-    states: Sequence[JobState | str] = (),
-    name: str = "",
-    labels: Sequence[str] = (),
-    since: float | None = None,
-    limit: int = 100,
-) -> list[Job[None]]:
-    """The newest jobs first, at most `limit`, which is at most 1000.
-
-    `states`: such as `["running", "queued"]`, else all. `name`: also a pattern with `*` and `?`. `labels`: each
-    `NAME=VALUE` or `NAME`; a job has all of them. `since`: submitted then or later, in seconds since 1970 (UTC).
-    """
-    place = find_place(os.environ)
-    wanted = [JobState(state) for state in states]
-    async with _connected(place) as client:
-        found = await client.jobs(states=wanted, name=name, labels=labels, since=since, limit=limit, benchmarks=False)
-    return [Job(place, view.id, view.name, view=view) for view in found.jobs]
 
 
 async def as_completed(
@@ -450,7 +284,7 @@ async def as_completed(
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else loop.time() + timeout
     (place,) = places.values()
-    async with _connected(place, patience) as client, aclosing(_ends(client, set(waiting))) as ends:
+    async with connected(place, patience) as client, aclosing(ends_of(client, set(waiting))) as ends:
         while waiting:
             try:
                 async with asyncio.timeout_at(deadline):
@@ -463,7 +297,7 @@ async def as_completed(
             yield job
 
 
-async def _ends(client: Client, ids: set[str]) -> AsyncGenerator[JobView, None]:
+async def ends_of(client: Client, ids: set[str]) -> AsyncGenerator[JobView, None]:
     """The jobs as they end. The cursor is taken before the jobs are looked at, so no end falls in between."""
     newest = await client.events(limit=1)
     cursor = newest[-1].cursor if newest else ""
@@ -481,9 +315,11 @@ async def _ends(client: Client, ids: set[str]) -> AsyncGenerator[JobView, None]:
                 if view.state.final:  # else it was requeued since
                     ids.remove(view.id)
                     yield view
+                    if not ids:
+                        return
 
 
-def _connected(place: Place, patience: float = RESTART_SECONDS) -> AbstractAsyncContextManager[Client]:
+def connected(place: Place, patience: float = RESTART_SECONDS) -> AbstractAsyncContextManager[Client]:
     return Client(
         place.url, place.token, retry_seconds=patience, first_seconds=place.first_seconds, ca_file=place.ca_file
     )
