@@ -97,6 +97,8 @@ async def test_hydra_runs_a_sweep_as_jobs(cluster: Cluster, installed: tuple[Pat
 
 async def test_the_workers_of_dask_are_jobs(cluster: Cluster, installed: tuple[Path, Path], tmp_path: Path) -> None:
     await printed(cluster, installed, tmp_path, str(PROGRAMS / "dask_user.py"))
+    out = await printed(cluster, installed, tmp_path, str(ROOT / "examples/dask_sum.py"))
+    assert out.splitlines()[-1] == "the sum of the squares below 1000 is 332833500"
     workers = [job for job in (await cluster.client.jobs()).jobs if job.name == "dasks"]
     assert (len(workers), all(job.state.final for job in workers)) == (2, True)
 
