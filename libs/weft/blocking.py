@@ -265,24 +265,41 @@ class Cluster:
         _call(self._cluster.__aexit__(kind, error, trace))
 
 
-def submit(spec: Given | None = None, /, *, key: str | None = None, **fields: Unpack[JobFields]) -> Job[None]:
+def submit(
+    spec: Given | None = None,
+    /,
+    *,
+    key: str | None = None,
+    sync: str | os.PathLike[str] | None = None,
+    venv: bool = False,
+    **fields: Unpack[JobFields],
+) -> Job[None]:
     """Submit one job, and return at once.
 
     `spec`: a mapping with the fields of a job file, or the path of such a file in YAML or JSON; `fields` are added, and
-    replace those of `spec`. `key`: submitting again with the same key returns the same job. A job without a `name` is
-    named by its command, and a process without a `workdir` runs in the current folder. Raises Refused, with the `field`
-    and its `value`, if the job is not accepted, Unreachable if no gateway answers, and OSError if the file cannot be
-    read.
+    replace those of `spec`. `key`: submitting again with the same key returns the same job. `sync`: the files of this
+    folder go along and are where the job runs. `venv`: a process runs in the virtual environment of this program. A job
+    without a `name` is named by its command, and a process without a `workdir` runs in the current folder. Raises
+    Refused, with the `field` and its `value`, if the job is not accepted, Unreachable if no gateway answers, and
+    OSError if the file cannot be read.
     """
-    return Job(_call(aio.submit(spec, key=key, **fields)))
+    return Job(_call(aio.submit(spec, key=key, sync=sync, venv=venv, **fields)))
 
 
-def run(command: str | Sequence[str], /, *, key: str | None = None, **fields: Unpack[JobFields]) -> Job[None]:
-    """Submit a job that runs this command, and return at once; `fields` and errors are those of `submit`.
+def run(
+    command: str | Sequence[str],
+    /,
+    *,
+    key: str | None = None,
+    sync: str | os.PathLike[str] | None = None,
+    venv: bool = False,
+    **fields: Unpack[JobFields],
+) -> Job[None]:
+    """Submit a job that runs this command, and return at once; all else is as of `submit`.
 
     A text is split into words as a shell does, but no shell runs it: pass `["sh", "-c", text]` for that.
     """
-    return Job(_call(aio.run(command, key=key, **fields)))
+    return Job(_call(aio.run(command, key=key, sync=sync, venv=venv, **fields)))
 
 
 def serve(
@@ -292,15 +309,17 @@ def serve(
     ready: str | None = None,
     port: int | None = None,
     key: str | None = None,
+    sync: str | os.PathLike[str] | None = None,
+    venv: bool = False,
     **fields: Unpack[JobFields],
 ) -> Service:
-    """Submit a service that runs this command, and return at once; `fields` and errors are those of `submit`.
+    """Submit a service that runs this command, and return at once; all else is as of `submit`.
 
     A replica listens at the port of its variable WEFT_PORT; `port`: that of a container. `ready`: the path that a
     replica answers with 200 once it takes requests; without it, once its port takes a connection. `replicas`: such as
     `{"min": 0, "want": 1, "max": 4}`; with an `objective` their number follows the load (docs/serving.md).
     """
-    return Service(_call(aio.serve(command, ready=ready, port=port, key=key, **fields)))
+    return Service(_call(aio.serve(command, ready=ready, port=port, key=key, sync=sync, venv=venv, **fields)))
 
 
 def jobs(

@@ -228,6 +228,17 @@ async def test_a_process_runs_in_the_folder_in_which_it_is_submitted(
     assert [line async for line in job.logs()] == [str(tmp_path)]
 
 
+async def test_files_and_the_virtual_environment_go_along(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("import sys; print(sys.prefix, sorted(__import__('os').listdir('.')))")
+    job = await weft.aio.run("python own.py", sync=tmp_path, venv=True, name="along")
+    await bounded(job.result())
+    assert [line async for line in job.logs()] == [f"{sys.prefix} ['own.py']"]
+    with pytest.raises(weft.Refused, match=r"sync: .* is not a folder"):
+        await weft.aio.run("true", sync=tmp_path / "none")
+    with pytest.raises(weft.Refused, match="venv: is for processes"):
+        await weft.aio.run("true", venv=True, image="busybox")
+
+
 async def test_a_name_that_no_job_has_is_refused() -> None:
     with pytest.raises(weft.Refused, match="no job has the id or the name no-such-job"):
         await weft.aio.Job.find("no-such-job")

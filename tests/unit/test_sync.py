@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.odd_folders import make_deep, swept
+from weft import packing
 from weft.domain.quantity import size_text
 from weft.messages import contexts as bounds
 from weftd.cli.cli_error import CliError
-from weftd.cli.jobs import sync
 from weftd.cli.jobs.sync import pack, sent_sentence
 from weftd.executor.files import contexts
 from weftd.executor.files.contexts import BadContextError, hand_over, unpack
@@ -119,15 +119,15 @@ def test_a_folder_that_cannot_go_along_is_told_with_what_would_help(
     with pytest.raises(CliError, match="has no files"):
         pack(str(write(tmp_path / "bare", {"__pycache__/m.pyc": "x"})))
     source = write(tmp_path / "src", {f"f{i}": "x" * (i + 1) * 100 for i in range(5)})
-    monkeypatch.setattr(sync, "FILES_MAX", 4)
+    monkeypatch.setattr(packing, "FILES_MAX", 4)
     with pytest.raises(CliError, match=r"more than 4 files; .*name in \.weftignore"):
         pack(str(source))
-    monkeypatch.setattr(sync, "FILES_MAX", 10)
-    monkeypatch.setattr(sync, "UNPACKED_BYTES_MAX", 700)
+    monkeypatch.setattr(packing, "FILES_MAX", 10)
+    monkeypatch.setattr(packing, "UNPACKED_BYTES_MAX", 700)
     with pytest.raises(CliError, match=r"the largest are f3 \(400B\)"):
         pack(str(source))
-    monkeypatch.setattr(sync, "UNPACKED_BYTES_MAX", 10_000)
-    monkeypatch.setattr(sync, "PACKED_BYTES_MAX", 100)
+    monkeypatch.setattr(packing, "UNPACKED_BYTES_MAX", 10_000)
+    monkeypatch.setattr(packing, "PACKED_BYTES_MAX", 100)
     with pytest.raises(CliError, match="when it is packed"):
         pack(str(source))
     (source / os.fsdecode(b"bad\xff")).write_text("x")
@@ -168,7 +168,7 @@ def test_it_is_said_how_much_was_sent_and_to_where(tmp_path: Path) -> None:
 def test_a_weftignore_that_cannot_be_followed_whole_lets_nothing_go_along(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ignores: bytes, why: str
 ) -> None:
-    monkeypatch.setattr(sync, "MATCHING_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(packing, "MATCHING_SECONDS_MAX", 0.2)
     before = signal.getsignal(signal.SIGPROF)
     source = write(tmp_path / "src", {"secret": "x", "a" * 200: "x", "a/" * 40 + "c": "x"})
     (source / ".weftignore").write_bytes(ignores)

@@ -1,6 +1,7 @@
 """Services: jobs that answer requests, for programs with an event loop."""
 
 import asyncio
+import os
 from collections.abc import Sequence
 from typing import Unpack, cast
 
@@ -51,9 +52,11 @@ async def serve(
     ready: str | None = None,
     port: int | None = None,
     key: str | None = None,
+    sync: str | os.PathLike[str] | None = None,
+    venv: bool = False,
     **fields: Unpack[JobFields],
 ) -> Service:
-    """Submit a service that runs this command, and return at once; `fields` and errors are those of `submit`.
+    """Submit a service that runs this command, and return at once; all else is as of `submit`.
 
     A replica listens at the port of its variable WEFT_PORT; `port`: that of a container. `ready`: the path that a
     replica answers with 200 once it takes requests; without it, once its port takes a connection. `replicas`: such as
@@ -64,5 +67,5 @@ async def serve(
         **{name: value for name, value in (("ready", ready), ("port", port)) if value},
     }
     asked = cast(JobFields, {"kind": "inference", **fields, "service": rules})
-    job = await submit({"command": command}, key=key, **asked)
+    job = await submit({"command": command}, key=key, sync=sync, venv=venv, **asked)
     return Service(job._place, job.id, job.name, notes=job.notes)

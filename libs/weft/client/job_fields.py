@@ -98,7 +98,7 @@ def specification(given: Given | None, fields: JobFields, *, cwd: str) -> dict[s
     _put_into_role(asked)
     if not asked.get("name"):
         asked["name"] = job_name([str(word) for word in asked.get("command") or ()], asked.get("image"))
-    if not (_is_contained(asked) or asked.get("workdir") or asked.get("context")):
+    if cwd and not (is_contained(asked) or asked.get("workdir") or asked.get("context")):
         asked["workdir"] = cwd
     return {name: value for name, value in asked.items() if value is not None}
 
@@ -183,7 +183,8 @@ def _words(command: str) -> list[str]:
     return words
 
 
-def _is_contained(asked: Mapping[str, Any]) -> bool:
+def is_contained(asked: Mapping[str, Any]) -> bool:
+    """Return True for a job in containers."""
     roles = asked.get("roles")
     each = roles.values() if isinstance(roles, Mapping) else ()
     return bool(asked.get("image")) or any(isinstance(role, Mapping) and role.get("image") for role in each)

@@ -2,14 +2,15 @@
 names of secrets."""
 
 import argparse
-import os
 from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import structs
 
+from weft.client import Refused
 from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weft.domain.spec import JobSpec
+from weft.packing import venv_of
 from weftd.cli.cli_error import CliError
 
 
@@ -53,7 +54,10 @@ def env_along(args: argparse.Namespace, environment: Mapping[str, str], *, conta
     `CliError`."""
     if args.venv and contained:
         raise CliError("is for processes: a container has the environment of its image", field="--venv", status=2)
-    own = venv_of(environment) if args.venv else {}
+    try:
+        own = venv_of(environment) if args.venv else {}
+    except Refused as error:
+        raise CliError(error.reason, field="--venv") from error
     return {**own, **dict(env_of(pair, environment) for pair in args.env)}
 
 
@@ -62,19 +66,6 @@ def env_of(pair: str, environment: Mapping[str, str]) -> tuple[str, str]:
     if not given and name not in environment:
         raise CliError(f"{name} is not set here: say {name}=VALUE", field="--env")
     return name, value if given else environment[name]
-
-
-def venv_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """PATH and VIRTUAL_ENV of the virtual environment that is active in this shell. Raises `CliError`."""
-    folder = environment.get("VIRTUAL_ENV", "")
-    if not folder:
-        why = "no virtual environment is active here: VIRTUAL_ENV is not set (`. .venv/bin/activate` sets it)"
-        raise CliError(why, field="--venv")
-    programs = os.path.join(os.path.abspath(folder), "bin")
-    if not os.access(f"{programs}/python", os.X_OK):
-        raise CliError(f"VIRTUAL_ENV is {folder}, where there is no bin/python", field="--venv")
-    others = [each for each in environment.get("PATH", os.defpath).split(":") if each not in ("", programs)]
-    return {"VIRTUAL_ENV": os.path.abspath(folder), "PATH": ":".join([programs, *others])}
 
 
 def read_with_env(
