@@ -17,7 +17,7 @@ from tests.support.routers import Town, keep_token, one_time_code
 from weft.domain.job import Job
 from weft.store.audit import Actor
 
-REVOKED_SECONDS_MAX = 5.0  # what is promised
+REVOKED_SECONDS_MAX = 5.0  # the promise of docs/people.md
 BUSY_SECONDS = 10.0  # a busy machine may add these
 SIZE = 8 << 20
 
