@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations, pairwise
 from math import exp, log, sqrt
 
-import numpy as np
 from msgspec import Struct, structs
 
 from weft.messages.signals import Curve
@@ -63,6 +62,8 @@ def relative_speeds(models: Iterable[str], job_class: str, measured: Sequence[Mo
 
 
 def _fitted(names: Sequence[str], weighted: Iterable[tuple[ModelRatio, float]]) -> dict[str, float]:
+    import numpy as np  # the command line has none
+
     place = {model: at for at, model in enumerate(names)}
     known = [(it, weight) for it, weight in weighted if it.model in place and it.other in place]
     if not known:
