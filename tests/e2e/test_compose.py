@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import secrets
 import socket
 import sys
@@ -258,6 +259,7 @@ def _spec(name: str, script: str, *, replicas: int = 1, image: str = JOB_IMAGE) 
     return body
 
 
+@pytest.mark.nightly
 async def test_a_cluster_is_backed_up_and_restored_as_the_how_to_says(compose: Compose) -> None:
     token, key = await compose.secret("admin-token"), "/secrets/nats/gateway"
     kept = _spec("kept", "true")
@@ -265,12 +267,12 @@ async def test_a_cluster_is_backed_up_and_restored_as_the_how_to_says(compose: C
         job = (await client.submit(kept)).id
         await until(client, job, lambda view: view.state in FINAL, seconds_max=120)
         said = await compose.run("run", "--rm", "backup", "weft", "backup", "/backups/b", "--key-file", key)
-        assert "1 job," in said
+        (counted,) = re.findall(r"\d+ jobs?, ", said)  # with the benchmarks that ran meanwhile
         lost = (await client.submit(kept)).id
     await compose.run("stop", "gateway", "scheduler", "scorer", "reallocator", "router")
     restore = ("weft", "restore", "/backups/b", "--key-file", key)
     assert "is whole" in await compose.run("run", "--rm", "backup", *restore, "--check")
-    assert "1 job," in await compose.run("run", "--rm", "backup", *restore, "--replace")
+    assert counted in await compose.run("run", "--rm", "backup", *restore, "--replace")
     await compose.run("--profile", "two-nodes", "up", "--detach", "--wait", "--no-build")
     assert await compose.secret("admin-token") == token
     async with Client(f"http://127.0.0.1:{compose.port}", token) as client:

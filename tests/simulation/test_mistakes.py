@@ -60,5 +60,5 @@ def test_what_a_mistake_is_not_about_is_as_without_it(seed: int) -> None:
 
 @pytest.mark.timeout(300)
 def test_such_mistakes_show_in_these_lives() -> None:
-    result = simulate(2, variation=MISTAKES)
+    result = simulate(4, variation=MISTAKES)
     assert sum("a decision failed" in failure.what for failure in result.failures) > 1
