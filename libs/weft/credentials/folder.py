@@ -106,14 +106,18 @@ def provision(
 
 
 def put_portable(folder: Path, secrets_by_name: Mapping[str, bytes], *, mode: int = 0o600) -> Credentials:
-    """Put the portable secrets of a backup into a folder in place of its own; make what is still missing."""
-    with _alone(folder, mode):
-        for name, secret in secrets_by_name.items():
-            if not Credentials.is_portable(name):
-                raise CredentialsError(f"{name!r:.80} is no secret of a cluster")
-            path = folder / name
-            _write(path, secret.decode(), path.stat().st_mode & 0o777 if path.exists() else mode)
-    return provision(folder, nodes=(), mode=mode)
+    """Put the portable secrets of a backup into a folder in place of its own; make what is still missing. Raises
+    CredentialsError."""
+    try:
+        with _alone(folder, mode):
+            for name, secret in secrets_by_name.items():
+                if not Credentials.is_portable(name):
+                    raise CredentialsError(f"{name!r:.80} is no secret of a cluster")
+                path = folder / name
+                _write(path, secret.decode(), path.stat().st_mode & 0o777 if path.exists() else mode)
+        return provision(folder, nodes=(), mode=mode)
+    except OSError as error:
+        raise CredentialsError(f"cannot write {error.filename or folder}: {error.strerror}") from error
 
 
 @contextmanager
@@ -140,7 +144,8 @@ def _make_folder(path: Path, mode: int) -> None:
 
 def _keep_or_make(path: Path, mode: int, *, prefix: str = "") -> None:
     if path.exists() and path.stat().st_size:
-        path.chmod(mode)
+        if path.stat().st_mode & 0o777 != mode:
+            path.chmod(mode)
     else:
         _write(path, prefix + secrets.token_urlsafe(SECRET_BYTES) + "\n", mode)
 
