@@ -206,6 +206,8 @@ def test_a_size_that_no_node_holds_is_slower_by_the_penalty_of_its_workload_unle
         return found
 
     free, costly = speeds(1.0, {}), speeds(3.0, {})
+    (unknown,) = Kinds(nodes, {}, [running]).speeds(running, "worker", here="Emulated GPU").values()
+    assert unknown == free, "nothing keeps a workload that has shown nothing from idle GPUs"
     assert costly[:2] == free[:2], "both fit one node"
     assert costly[3] == pytest.approx(free[3] / 3.0)
     points = tuple(

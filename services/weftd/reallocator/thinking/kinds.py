@@ -24,7 +24,7 @@ class Kinds:
     def __init__(
         self, nodes: Sequence[Node], curves: Mapping[str, Curve], jobs: Iterable[Job], locality: Locality | None = None
     ) -> None:
-        self._locality = locality or Locality()
+        self._locality = locality or Locality(across_nodes=1.0)
         self._largest: dict[str, int] = {}  # by model, the GPUs of the largest node that takes work
         self.of_nodes = models_of(nodes)
         self._curves = curves

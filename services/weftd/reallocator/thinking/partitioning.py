@@ -170,7 +170,8 @@ class SizePlanner:
         self._planned_at = now
         open_jobs = [*holding, *sorted(queued, key=lambda job: job.seq)]
         binned = _binned(nodes, scores)
-        kinds = Kinds(nodes, curves, open_jobs, Locality(by_workload=penalties or {}))
+        shown = Locality(across_nodes=1.0, by_workload=penalties or {})  # nothing keeps a new workload from idle GPUs
+        kinds = Kinds(nodes, curves, open_jobs, shown)
         jobs = _planned_jobs(open_jobs, nodes, kinds)
         elastic = [self._elastic(job, now, under_trial, binned, kinds) for job in jobs.values()]
         under = _UnderQuotas(quotas, nodes, holding)
