@@ -93,7 +93,8 @@ class JobEventData(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def submission_data(job_id: str, tenant: str, spec: JobSpec, *, submitter: str = "") -> JobEventData:
-    """What the event of a job's submission says. `submitter`: the name of the person; empty: a token is used."""
+    """The data of the event that a job was submitted. `submitter`: the name of the person who did it; empty if a token
+    without a person was used."""
     by = actor_text(tenant, submitter)
     return JobEventData(
         job_id=job_id,

@@ -137,7 +137,8 @@ class Replicas:
                 yield from self._more(service, wanted, closed)
 
     def _more(self, service: RunningService, wanted: Exchange, closed: Sequence[str]) -> Iterator[Leaves | Joins]:
-        """As many more replicas as fit. Where an update finds no room for one, an old one leaves first."""
+        """Let as many of the missing replicas join as fit. If an update finds no room for a new replica, an old replica
+        leaves first."""
         cluster, job_id = self._cluster, service.job_id
         tried = _Tried(
             cluster.free_capacity.grown + cluster.growth_news(), tuple(closed), service.version, service.ready
@@ -173,7 +174,7 @@ class Replicas:
 
 
 def exchange(service: RunningService) -> Exchange:
-    """What follows for a running service from its size and its newest revision.
+    """Return which replicas leave now, and how many may join, for the wanted size and the newest revision.
 
     During an update there are at most `max_surge` replicas beyond the size. Each new one that is ready lets an old one
     leave.

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 CHECK_SECONDS = 2.0
 CONNECTIONS_MAX = 4096
-ACCEPT_SECONDS = 15.0  # for Caddy to come to the socket that was made for its request
+ACCEPT_SECONDS = 15.0  # within which Caddy has to connect to the socket of its request
 DIAL_SECONDS = 2.0
 LINGER_SECONDS = 5.0  # for the rest of an answer whose client has sent its last byte
 PIECE_BYTES = 64 << 10

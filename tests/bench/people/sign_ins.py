@@ -1,4 +1,4 @@
-"""Whole sign-ins with an identity provider, as the command line's."""
+"""Plays complete sign-ins with an identity provider, as the command line does them."""
 
 import asyncio
 import base64
