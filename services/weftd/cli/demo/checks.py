@@ -93,6 +93,13 @@ def _fed(evidence: Evidence) -> CheckResult:
     return CheckResult(True, kept[0].cause.sentence)
 
 
+def _started_again(evidence: Evidence, should: str) -> CheckResult:
+    """With the last event before the latest start: it says why there was another one."""
+    before = [event.data for event in evidence.story if event.data.epoch < evidence.job.epoch]
+    why = sentence_of(before[-1].cause) if before else "unknown"
+    return CheckResult(False, f"was started {evidence.job.epoch + 1} times ({why}): {should}")
+
+
 def _divided(evidence: Evidence, *, grows: bool) -> CheckResult:
     """By its own count: `alpha` had all GPUs and then fewer, as `beta` had some; then `beta` had all."""
     seen = [int(count) for count in re.findall(r"members: ([0-9]+)", evidence.logs[0])] or [0]
@@ -101,7 +108,7 @@ def _divided(evidence: Evidence, *, grows: bool) -> CheckResult:
     if whole not in seen or (grows and seen[-1] != whole) or max(shared, default=0) < least:
         return CheckResult(False, f"had {seen} GPUs in turn, and not all {whole} and, beside the other, {least} fewer")
     if evidence.job.epoch:
-        return CheckResult(False, f"was started {evidence.job.epoch + 1} times: its size should change while it runs")
+        return _started_again(evidence, "its size should change while it runs")
     return CheckResult(True, f"had {', '.join(map(str, seen))} GPUs in turn, without a restart")
 
 
@@ -149,7 +156,7 @@ def _grew_and_gave_back(evidence: Evidence) -> CheckResult:
     if not grew or not gave:
         return CheckResult(False, f"grew {len(grew)} times and gave ranks back {len(gave)} times")
     if evidence.job.epoch:
-        return CheckResult(False, f"was started {evidence.job.epoch + 1} times: its size should change while it runs")
+        return _started_again(evidence, "its size should change while it runs")
     seen = [int(count) for count in re.findall(r"members: ([0-9]+)", evidence.logs[0])]
     if not seen or max(seen) <= seen[0] or min(seen[seen.index(max(seen)) :]) == max(seen):
         return CheckResult(False, f"its rank 0 saw {seen} members: they never grew and shrank")
@@ -165,7 +172,7 @@ def _shared(evidence: Evidence, *, more_first: bool) -> CheckResult:
     if (first - last if more_first else last - first) < CHANGED_LEAST:
         return CheckResult(False, f"it had {first:.2f} of its GPU, then {last:.2f}: its share did not change hands")
     if evidence.job.epoch:
-        return CheckResult(False, f"was started {evidence.job.epoch + 1} times: its share should change while it runs")
+        return _started_again(evidence, "its share should change while it runs")
     return CheckResult(True, f"{first:.2f} of its GPU, then {last:.2f}, without a restart")
 
 
@@ -184,7 +191,7 @@ def _served(evidence: Evidence) -> CheckResult:
     if wanted[-1] >= max(wanted):
         return CheckResult(False, f"it was never made smaller again: {wanted}")
     if evidence.job.epoch:
-        return CheckResult(False, f"was started {evidence.job.epoch + 1} times: its size should change while it runs")
+        return _started_again(evidence, "its size should change while it runs")
     quick = f"95 % within {burst.within(0.95):.2f} s"
     return CheckResult(True, f"1 to {max(wanted)} replicas and back; {burst.answered} requests, {quick}")
 
@@ -194,7 +201,7 @@ def _lent(evidence: Evidence) -> CheckResult:
     if not lent:
         return CheckResult(False, "lent nothing to the service")
     if evidence.job.epoch:
-        return CheckResult(False, f"was started {evidence.job.epoch + 1} times: it should lend while it runs")
+        return _started_again(evidence, "it should lend while it runs")
     return CheckResult(True, sentence_of(lent[0].cause))
 
 
