@@ -48,6 +48,7 @@ from weftd.scheduler.thinking.core_settings import Settings
 HISTORIES, NIGHTLY = 200, 10_000
 CHUNKS = 100  # histories in one test, of the night
 FOUND = (1641, 2419, 2847)
+FOUND_WITH_SERVICES = (8284,)
 FAILS = -1  # marks the arrival of a job's failure among those of jobs
 RETRIES = Retries(max=1000)
 
@@ -276,6 +277,11 @@ def test_the_scheduler_and_the_simulator_decide_alike(chunk: int) -> None:
 @pytest.mark.parametrize("seed", FOUND)
 def test_the_histories_in_which_they_once_differed_or_never_ended(seed: int) -> None:
     assert next(differences(drawn(seed, services=False, groups=False)), None) is None
+
+
+@pytest.mark.parametrize("seed", FOUND_WITH_SERVICES)
+def test_the_histories_with_services_in_which_they_once_differed(seed: int) -> None:
+    assert next(differences(drawn(seed)), None) is None
 
 
 @pytest.mark.parametrize("name", ["pcie-8", "dgx1-8"])

@@ -60,6 +60,18 @@ def test_the_core_is_never_given_to_an_equal_job_however_long_it_starves() -> No
     assert (w.state("j-small"), w.stored["j-big"].granted) == (S.QUEUED, {"worker": 4}), "one rank does not suffice"
 
 
+def test_a_service_that_may_borrow_nothing_keeps_nothing_from_a_job_of_its_shape_behind_it() -> None:
+    w = pool(live(1, 4, 4, priority=1), order="fifo")  # it lends nothing to a service of priority 0
+    service = {"role": {"replicas": {"min": 0, "want": 1, "max": 1}}, "kind": "inference", "service": {"ready": "/ok"}}
+    w.submit("s-first", gpus=1, spec=service)
+    w.submit("j-small", gpus=1, spec={"priority": 1})
+    w.tick(STARVED_SECONDS)
+    w.round()
+    assert "j-small" in {step.cause.by for step in w.steps if step.cause.code is CauseCode.PREEMPTED}
+    rounds(w)
+    assert w.state("j-small") is S.RUNNING
+
+
 def test_a_job_of_lower_priority_gets_nothing() -> None:
     w = pool(live(1, 4, 4, priority=1))
     w.submit("j-small", gpus=1)

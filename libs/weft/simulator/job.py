@@ -414,7 +414,7 @@ class SimulatedJob:
         """The group of the job: jobs of one group fit, or do not, alike, and may overtake and preempt alike."""
         checkpoints = order.held_tier is not None and self.trace.checkpoint_s is not None
         lasts = self.trace.estimate_s if backfills else None
-        return ((self.resource_request, checkpoints, lasts), self.trace.job_class)
+        return ((self.resource_request, checkpoints, lasts, self.serves is not None), self.trace.job_class)
 
     def outcome(self, now: float) -> JobOutcome:
         """The outcome of a job that ends now."""

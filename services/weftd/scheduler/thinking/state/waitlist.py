@@ -22,7 +22,8 @@ PROMOTIONS_LEAST = 1024
 class JobGroup(Struct, frozen=True):
     """Waiting jobs that are alike in whether they fit, and in which jobs they may overtake. Where quotas are in force,
     `tenant` and `preemptible` are theirs, else they are empty and true. `checkpoints`: in an order in which jobs
-    without them preempt fewer. `spare_use`: in a pool with spares."""
+    without them preempt fewer. `spare_use`: in a pool with spares. `is_service`: it may
+    borrow, and takes no surplus."""
 
     resource_request: ResourceRequest
     job_class: str
@@ -31,6 +32,7 @@ class JobGroup(Struct, frozen=True):
     preemptible: bool = True
     checkpoints: bool = False
     spare_use: SpareUse = SpareUse.NEVER
+    is_service: bool = False
 
 
 class Waitlist:
@@ -90,7 +92,8 @@ class Waitlist:
             return
         self._move(job.id, None)
         lasts = job.spec.time_limit_seconds if self._backfills else None
-        group = JobGroup(resource_request_of_job(job), class_of(job.spec, self._score_cache.learnt), lasts)
+        job_class = class_of(job.spec, self._score_cache.learnt)
+        group = JobGroup(resource_request_of_job(job), job_class, lasts, is_service=job.spec.is_service)
         if self._by_quota:
             group = structs.replace(group, tenant=job.tenant, preemptible=job.spec.preemptible)
         standing = standing_of(job, now, self.queue.order)
