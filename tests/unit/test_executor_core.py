@@ -69,6 +69,19 @@ def test_nothing_is_done_before_the_control_plane_was_heard() -> None:
     assert decide(reconciler, running(), ended(RunKey("job-2", 1, 0)), now=1.0) == []
 
 
+def test_a_desired_run_that_could_not_begin_yet_is_reported_until_it_is_no_longer_desired() -> None:
+    reconciler = told(order())
+    (seen,) = reconciler.report([], {})
+    assert (RunKey(seen.job_id, seen.epoch, seen.rank), seen.state) == (KEY, RunState.STARTING)
+    assert told(reconciler=reconciler).report([], {}) == ()
+
+
+def test_what_would_begin_later_is_not_reported_by_an_executor_that_leaves() -> None:
+    reconciler = told(order())
+    reconciler.close()
+    assert reconciler.report([], {}) == ()
+
+
 def test_an_undesired_run_is_asked_to_stop_once_and_killed_when_its_grace_is_over() -> None:
     reconciler = told()
     assert decide(reconciler, running(grace=10.0), now=1.0) == [Terminate(KEY)]
@@ -402,7 +415,7 @@ def test_a_run_that_ended_and_was_removed_never_begins_again_and_who_wants_it_he
     (seen,) = reconciler.report([], {})
     assert (seen.state, seen.reason) == (RunState.EXITED, EndReason.LOST)
     told(order(epoch=2), at=2.0, reconciler=reconciler)
-    assert reconciler.report([], {}) == ()
+    assert [(run.epoch, run.state) for run in reconciler.report([], {})] == [(2, RunState.STARTING)]
     assert decide(reconciler, now=3.0) == [Start(order(epoch=2))]
 
 

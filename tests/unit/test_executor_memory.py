@@ -52,7 +52,7 @@ def test_an_executor_that_comes_back_knows_what_its_runs_hold_and_who_led() -> N
     actions = after.decide([Run(key=KEY, state=RunState.RUNNING)], busy=frozenset(), now=1.0)
     assert actions
     assert not any(isinstance(action, Start) for action in actions)
-    (ended,) = after.report([Run(key=KEY, state=RunState.EXITED)], {})
+    ended = after.report([Run(key=KEY, state=RunState.EXITED)], {})[0]
     assert ended.gpus is None
 
 

@@ -289,8 +289,9 @@ class Reconciler:
     ) -> tuple[RunSeen, ...]:
         """The report for the control plane: the runs, with the reasons of their ends and their progress.
 
-        `beginning` are runs whose start is in progress. They are reported, too: a run missing in a report may count as
-        gone. So are desired runs that were removed: they never start again, and the control plane must learn that.
+        `beginning` are runs whose start is in progress. They are reported, too, and so are desired runs that may begin
+        later, as the runtime does not work now: a run missing in a report may count as gone. So are desired runs that
+        were removed: they never start again, and the control plane must learn that.
         `last_words`: the ends of some logs, which become part of what is said of their runs. `timed_out`: runs that
         waited for other ranks in vain. `unjudged`: may the next
         sample of its GPUs show why a run failed? Such a run is reported as running until then.
@@ -303,12 +304,16 @@ class Reconciler:
         }
         for key in [key for key in self._desired or () if key in self._over]:
             told.setdefault(key, _was_here(self._over[key]))
-        for key in beginning:
+        for key in [*beginning, *self._awaited()]:
             begins = RunSeen(
                 job_id=key.job_id, epoch=key.epoch, rank=key.rank, state=RunState.STARTING, gpus=self._held_by(key)
             )
             told.setdefault(key, begins)
         return lawful(told.values())
+
+    def _awaited(self) -> Iterable[RunKey]:
+        """Desired runs that begin once they can."""
+        return () if self._closing else sorted(self._desired or ())
 
     def _may_be_its_gpu(self, run: Run) -> bool:
         """Did the run fail by itself, and did it have GPUs?"""
