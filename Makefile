@@ -14,7 +14,7 @@ HISTORIES := tests/unit/test_one_engine.py
 ALONE = $(shell grep --recursive --files-with-matches --include 'test_*.py' 'mark\.alone' tests)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock native demo up wheel fmt check test tests parallel alone histories nightly mutants sim chaos \
+.PHONY: help setup lock native demo up docs wheel fmt check test tests parallel alone histories nightly mutants sim chaos \
 	bench fairness policies hosts gpu-kit clean
 
 help: ## print this list
@@ -51,7 +51,10 @@ demo: $(VENV)/.demo ## the main job: real work on an embedded cluster, about two
 up: $(VENV)/.demo ## a local cluster that stays until Ctrl-C
 	@$(BIN)/weft up
 
-wheel: setup ## build the wheel into dist/
+docs: setup ## build the documentation, which the gateway serves at /docs, for the wheel and the image
+	@$(BIN)/python -m tests.support.site
+
+wheel: docs ## build the wheel into dist/
 	$(BIN)/pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 fmt: setup ## format the code

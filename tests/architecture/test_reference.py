@@ -27,9 +27,3 @@ def test_every_field_verb_and_variable_is_there_and_none_that_is_gone() -> None:
 
 def _sources() -> str:
     return "\n".join(path.read_text() for path in sorted((ROOT / "libs/weft/domain").rglob("*.py")))
-
-
-def test_every_page_of_docs_is_in_the_index() -> None:
-    index = (ROOT / "docs/README.md").read_text()
-    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
-    assert pages <= set(re.findall(r"\]\(([\w-]+\.md)\)", index))

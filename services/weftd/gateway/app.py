@@ -17,6 +17,7 @@ from weft.store import StoreUnavailableError
 from weft.version import HEADER, version
 from weftd.gateway.api.operations import OPERATIONS
 from weftd.gateway.api.registry_api import registry_api
+from weftd.gateway.documentation import DOCUMENTATION_KEY, Documentation, page_of_documentation
 from weftd.gateway.errors import RejectedError, unavailable
 from weftd.gateway.face import packaged
 from weftd.gateway.gateway import Gateway
@@ -45,6 +46,9 @@ def application(gateway: Gateway, *, operations: Sequence[Route[Any]] = OPERATIO
     app[DOCUMENT_KEY] = msgspec.json.encode(document(operations))
     app[FACE_KEY] = packaged()
     app.router.add_get("/face/{digest}/{name:.+}", of_dashboard)
+    app[DOCUMENTATION_KEY] = Documentation.packaged()
+    app.router.add_get("/docs", page_of_documentation)
+    app.router.add_get("/docs/{name:.*}", page_of_documentation)
     app.router.add_route("*", "/v2/{path:.*}", registry_api(gateway))
     for route in operations:
         app.router.add_route(

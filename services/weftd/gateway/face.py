@@ -126,12 +126,12 @@ def _answer(found: FaceFile, request: web.Request, headers: Mapping[str, str]) -
     if found.zipped is None:
         return web.Response(body=found.plain, headers=told)
     told["Vary"] = "Accept-Encoding"
-    if _takes_gzip(request.headers.get("Accept-Encoding", "")):
+    if takes_gzip(request.headers.get("Accept-Encoding", "")):
         return web.Response(body=found.zipped, headers={**told, "Content-Encoding": "gzip"})
     return web.Response(body=found.plain, headers=told)
 
 
-def _takes_gzip(accepted: str) -> bool:
+def takes_gzip(accepted: str) -> bool:
     for part in accepted.lower().split(","):
         coding, _, quality = part.strip().partition(";")
         if coding.strip() in ("gzip", "*"):
