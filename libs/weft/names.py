@@ -1,4 +1,4 @@
-"""Whether the names of hosts have addresses, each asked in a thread of its own.
+"""True if the names of hosts have addresses, each asked in a thread of its own.
 
 An event loop looks names up in a few threads. A lookup may hang for many seconds, as that of a host that is gone often
 does, and a few of them would keep all other names waiting. So what reconnects to several hosts asks here first.

@@ -191,7 +191,7 @@ class _Ignores:
             raise _refused(f"{GIT_IGNORES} or {IGNORES}: {error}") from error
 
     def names(self, name: str) -> bool:
-        """Whether a pattern names the file. To be called within `_interruptible`, which ends a pattern that takes too
+        """True if a pattern names the file. To be called within `_interruptible`, which ends a pattern that takes too
         long."""
         if threading.current_thread() is not threading.main_thread():
             return self._spec.match_file(name)

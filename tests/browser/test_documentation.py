@@ -16,6 +16,7 @@ from weftd.gateway.documentation import DOCUMENTATION_KEY, Documentation, page_o
 
 ARCHIVE_BYTES_MAX = 4_000_000
 SHOWN_MS = 60_000
+pytestmark = pytest.mark.timeout(600)  # the builder takes seconds, and minutes on a busy machine
 
 
 @pytest.fixture(scope="module")

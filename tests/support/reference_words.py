@@ -12,7 +12,7 @@ FIELDS = {
     "JobSpec.entrypoint": "Words before `command`, in place of the image's `ENTRYPOINT`; `[]`: none.",
     "JobSpec.workdir": "Where it runs, a folder of the node or of the image. `weft submit` and `weft run` set it for a"
     " process to the folder in which they are called.",
-    "JobSpec.env": "Variables, as text. The job gets none of the shell that submits it.",
+    "JobSpec.env": "Variables, as text. The job does not inherit the environment of your shell.",
     "JobSpec.roles": "The kinds of replicas, by name. All replicas together start whole or not at all.",
     "JobSpec.priority": "Higher goes first, and may stop lower ones.",
     "JobSpec.preemptible": "Whether it may be stopped for another job; `false` is for tenants that may have that.",

@@ -123,7 +123,7 @@ async def test_only_emulated_gpus_of_this_machine_can_be_made_slow(
     for arguments, error in (
         (("node-9", "0"), "there is no node node-9"),
         (("node-1", "7"), "node-1 has no GPU 7"),
-        (("node-1", "1"), "GPU 1 of node-1 is real, and as fast as it is"),
+        (("node-1", "1"), "GPU 1 of node-1 is real: only emulated GPUs can be slowed down"),
         (("elsewhere", "0"), f"elsewhere is no node of the cluster in {tmp_path}, which has "),
     ):
         capsys.readouterr()

@@ -114,9 +114,9 @@ def test_what_was_tuned_is_told_against_what_was_asked_for() -> None:
 
 
 def test_a_job_of_which_too_little_is_known_is_not_called_held_back() -> None:
-    unknown = RankVerdict(job_id="j", epoch=0, rank=-1, code="unknown", sentence="too little is known of its ranks")
+    unknown = RankVerdict(job_id="j", epoch=0, rank=-1, code="unknown", sentence="too few measurements of its ranks")
     lines = seen(description(job_view(verdicts=(unknown,)), [], PIPE, emulated={}), PIPE)
-    assert line_with("tuner says", lines).endswith("unknown: too little is known of its ranks")
+    assert line_with("tuner says", lines).endswith("unknown: too few measurements of its ranks")
 
 
 def test_a_verdict_on_a_job_that_quotes_its_rank_is_shown_once() -> None:

@@ -414,7 +414,7 @@ async def test_explain_says_what_a_running_job_leaves_unused_and_which_limits_we
 ) -> None:
     told = Explanation(job_id="j-1", name="train", state=JobState.RUNNING, code="fits", sentence="it is on node-1")
     unused = RankVerdict(job_id="j-1", epoch=0, rank=-1, code="over-provisioned", sentence="uses 0.1 of its 4 cores")
-    unknown = RankVerdict(job_id="j-1", epoch=0, rank=-1, code="unknown", sentence="too little is known of its ranks")
+    unknown = RankVerdict(job_id="j-1", epoch=0, rank=-1, code="unknown", sentence="too few measurements of its ranks")
     asked = LimitsView(cpus=4.0, memory=1 << 30)
     run = RunView(rank=0, role="worker", node_id="node-1", cpus=0.5, memory=1 << 30, asked=asked)
     gateway.answers["GET /v1/jobs/train/explain"] = told

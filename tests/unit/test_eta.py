@@ -173,7 +173,7 @@ def test_steps_foretell_the_end_of_a_job_and_its_limit_stays_sure() -> None:
 def test_a_job_that_no_empty_pool_would_hold_is_said_to_start_never_as_far_as_is_known() -> None:
     eta, _ = told(job("j-2", seq=2, gpus=5))
     assert eta.basis is Basis.UNKNOWN
-    assert eta.sentence.startswith("nobody can tell when it starts: its pool could not hold it")
+    assert eta.sentence.startswith("nobody can tell when it starts: its pool is too small for it")
 
 
 def test_what_only_the_scheduler_sees_is_not_passed_over() -> None:

@@ -108,7 +108,7 @@ async def test_files_that_are_gone_end_the_start_and_files_that_are_not_given_no
 
 async def test_without_an_answer_the_start_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contexts, "ANSWER_SECONDS_MAX", 0.05)
-    with pytest.raises(RuntimeUnavailableError, match="no gateway gives its files"):
+    with pytest.raises(RuntimeUnavailableError, match="no gateway sends its files"):
         await Contexts(tmp_path, MemoryBus(), node_id="node-1").bring(NAMED)
 
 

@@ -91,7 +91,7 @@ def test_a_run_whose_secret_is_missing_ends_and_says_why() -> None:
 
 def test_a_run_whose_secrets_nobody_gives_now_is_not_there() -> None:
     async def away(_: StartRun) -> StartRun:
-        raise RuntimeUnavailableError("no gateway gives its secrets")
+        raise RuntimeUnavailableError("no gateway sends its secrets")
 
     host, failed = run_virtually(carried_out(away))
     assert (host.runs(), failed) == ([], [Start(NAMED)])

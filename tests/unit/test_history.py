@@ -250,7 +250,7 @@ async def test_a_specification_that_is_gone_or_altered_is_named_and_the_replay_g
     altered = structs.replace(records.specs[job_id], env={"A": "another"})
     other = replayed(records, {**records.specs, job_id: altered})
     assert other.difference is None
-    assert other.unread[0].sentence == f"the specification of {job_id} is another than it was"
+    assert other.unread[0].sentence == f"the specification of {job_id} has changed since the record"
 
 
 async def test_no_record_holds_a_specification() -> None:

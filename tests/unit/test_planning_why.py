@@ -90,5 +90,5 @@ def test_packing_is_not_compared_with_itself() -> None:
 
 def test_what_needs_no_gpu_is_told_without_scores() -> None:
     why = told(SLOW_FIRST, gpus=0)
-    assert why.sentence == "its CPUs and memory are free on node-1; without GPUs, the fullest that fits"
+    assert why.sentence == "its CPUs and memory are free on node-1; the fullest node that fits it without GPUs"
     assert why.numbers == {}

@@ -46,7 +46,7 @@ def test_a_job_that_starves_gets_what_an_equal_one_has_beyond_its_core(order: st
     assert (w.stored["j-big"].epoch, w.stored["j-big"].granted) == (0, {"worker": 3})
     (left,) = [step for step in w.steps if step.cause.code is CauseCode.PREEMPTED]
     assert (left.job_id, left.event, left.cause.by) == ("j-big", JobEvent.RESIZED, "j-small")
-    assert "these ranks are more than that one needs to run" in left.cause.sentence
+    assert "these ranks are beyond the core of that job" in left.cause.sentence
     w.ask(AskKind.CANCEL, "j-small")
     rounds(w, 5)
     assert w.stored["j-big"].granted == {"worker": 4}, "it grows back once nobody waits"

@@ -223,7 +223,7 @@ class NatsBus(TypedBus):
                 raise NoAnswerError(f"{subject}: not asked, too much is waiting to be sent")
 
     def _is_full(self, payload: bytes) -> bool:
-        """Whether too many bytes wait already. A message that is large by itself is taken: else it would never go."""
+        """True if too many bytes wait already. A message that is large by itself is taken: else it would never go."""
         waiting = self._client.pending_data_size
         return waiting > LARGE_AFTER_BYTES_MAX and waiting + len(payload) > UNSENT_BYTES_MAX
 
@@ -314,7 +314,7 @@ class NatsBus(TypedBus):
         self._client.abort()
 
     async def _flushed(self, seconds_max: int = FLUSH_SECONDS_MAX) -> bool:
-        """Whether the server has confirmed all that was published before."""
+        """True if the server has confirmed all that was published before."""
         if not self._client.is_connected:
             return False
         with suppress(errors.Error):

@@ -15,7 +15,7 @@ class Traffic(Struct, frozen=True):
 
     @staticmethod
     def sum(parts: Sequence["Traffic"]) -> "Traffic":
-        """Of all parts that are known; unknown only if none is."""
+        """The sum of all known parts; unknown only if no part is known."""
         inbound = [part.inbound for part in parts if part.inbound is not None]
         outbound = [part.outbound for part in parts if part.outbound is not None]
         return Traffic(sum(inbound) if inbound else None, sum(outbound) if outbound else None)

@@ -42,7 +42,7 @@ class CgroupUse(Struct, frozen=True, kw_only=True):
 
 
 def cgroup_use(where: Folders, read: Callable[[str], str | None] = read_text) -> CgroupUse:
-    """Each measure from the hierarchy that has it. What none has is None."""
+    """Read each value from the cgroup hierarchy that provides it; None if no hierarchy does."""
 
     def text(controller: str, name: str) -> str | None:
         return read(f"{where[controller]}/{name}") if controller in where else None

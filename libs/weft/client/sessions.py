@@ -50,8 +50,8 @@ class RunSession:
         self._pieces: deque[tuple[int, bytes]] = deque()
         self._read = self._acked = self._consumed = 0
         self._input = bytearray()  # not acknowledged
-        self._taken = 0  # of all input, what is acknowledged
-        self._sent = 0  # of all input, what this line has sent
+        self._taken = 0  # bytes of the input that are acknowledged
+        self._sent = 0  # bytes of the input sent over this connection
         self._input_over = self._over = False
         self._refused: ClientError | None = None
         self._changed = asyncio.Event()
@@ -222,7 +222,7 @@ class RunSession:
 
     async def _again(self) -> None:
         """Another line for the same session; its end if there is none in time."""
-        if self._query["kind"] == "port":  # A connection is not gone on with: what speaks over it makes another.
+        if self._query["kind"] == "port":  # A forwarded connection cannot be resumed.
             self.reason = "the line broke"
             self._end(None)
             return
@@ -244,7 +244,7 @@ class RunSession:
                     return
             except (*BROKEN, ClientError) as error:
                 if asyncio.get_running_loop().time() > deadline:
-                    self._end(Unreachable(f"the line broke, and there was no other: {error}"))
+                    self._end(Unreachable(f"the connection broke and could not be restored: {error}"))
                     return
             await asyncio.sleep(PAUSE_SECONDS)
         await self._say(SessionSaid(acked=self._acked, over=self._input_over and not self._input))

@@ -160,7 +160,7 @@ class Wire:
             except OSError as broken:
                 error = broken
                 if once and not _never_sent(broken):
-                    raise Unreachable(f"{self._url}: {_words(broken)}; it may have been done") from broken
+                    raise Unreachable(f"{self._url}: {_words(broken)}; the request may have been executed") from broken
             await retrying.pause(error)
 
     async def _reply(

@@ -50,5 +50,5 @@ def settings_of(spec: JobSpec, role: str) -> str:
 
 
 def is_benchmark(spec: JobSpec) -> bool:
-    """Whether the job measures a GPU and does no user's work."""
+    """True if the job measures a GPU and does no user's work."""
     return spec.labels.get(BENCHMARK_LABEL) == "1"

@@ -35,7 +35,7 @@ class OwnValues(Struct, frozen=True, kw_only=True):
 
 
 def is_wefts_alone(name: str) -> bool:
-    """Whether Weft's value of this variable replaces the job's own."""
+    """True if Weft's value of this variable replaces the job's own."""
     return name.startswith(WEFT_PREFIX) or name in ISOLATING
 
 
@@ -53,7 +53,7 @@ def own_values(spec: JobSpec) -> OwnValues:
 
 
 def _is_set(name: str, spec: JobSpec, role: Role) -> bool:
-    """Whether Weft sets a variable that a job may set for the replicas of this role."""
+    """True if Weft sets a variable that a job may set for the replicas of this role."""
     if name == "PORT":
         return spec.service is not None
     several = not spec.is_service and sum(each.replicas.most for each in spec.roles.values()) > 1

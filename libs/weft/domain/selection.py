@@ -33,7 +33,7 @@ class Selection(Struct, frozen=True, kw_only=True):
     elements: bool = True
 
     def holds(self, job: Job) -> bool:
-        """Whether the job meets all conditions."""
+        """True if the job meets all conditions."""
         spec = job.spec
         allocations = job.placement.allocations if job.placement is not None else ()
         return (
@@ -52,12 +52,12 @@ EVERY = Selection()
 
 
 def is_pattern(text: str) -> bool:
-    """Whether the text is a pattern of names, not a name."""
+    """True if the text is a pattern of names, not a name."""
     return "*" in text or "?" in text
 
 
 def names_match(pattern: str, name: str) -> bool:
-    """Whether a pattern matches a whole name; takes time in proportion to the product of their lengths at most."""
+    """True if a pattern matches a whole name; takes time in proportion to the product of their lengths at most."""
     at = place = 0
     star = retry = -1
     while place < len(name):

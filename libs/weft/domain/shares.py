@@ -31,7 +31,7 @@ ALL = Share(request=WHOLE, memory=1 << 62)  # of a GPU, whatever its memory
 
 
 def is_thousandths(part: float) -> bool:
-    """Whether it is a whole number of thousandths, at least one."""
+    """True if it is a whole number of thousandths, at least one."""
     return thousandths(part) >= 1 and abs(part * WHOLE - thousandths(part)) <= GRAIN
 
 
@@ -41,7 +41,7 @@ def thousandths(part: float) -> int:
 
 
 def context_bytes(*, emulated: bool) -> int:
-    """What a GPU's memory has less, for each share of it. The emulated driver keeps nothing of its GPUs' memory."""
+    """GPU memory that the CUDA context of each share takes. The emulated driver takes none."""
     return 0 if emulated else CONTEXT_BYTES
 
 

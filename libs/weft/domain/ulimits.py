@@ -63,7 +63,7 @@ def ulimit_text(name: str, number: int) -> str:
 
 
 def is_beyond(number: int, bound: int) -> bool:
-    """Whether a limit is more than a bound; either may be NO_LIMIT."""
+    """True if a limit is more than a bound; either may be NO_LIMIT."""
     return bound != NO_LIMIT and (number == NO_LIMIT or number > bound)
 
 

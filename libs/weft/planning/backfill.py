@@ -24,7 +24,7 @@ class Backfill(Protocol):
     """
 
     def may_start(self, gpus: float, lasts_s: float | None) -> bool:
-        """Whether a job that fits now delays none of those ahead of it. `lasts_s` None: unknown."""
+        """True if a job that fits now delays none of those ahead of it. `lasts_s` None: unknown."""
 
     def started(self, gpus: float, lasts_s: float | None) -> None: ...
 

@@ -59,7 +59,7 @@ def why_never_lends(job: Job) -> str:
 
 
 def may_ever_lend(job: Job) -> bool:
-    """Whether the job has ranks that it could lend to a service, whatever the priority of that is."""
+    """True if the job has ranks that it could lend to a service, whatever the priority of that is."""
     return job.state is JobState.RUNNING and not why_never_lends(job) and bool(_ranks_to_spare(job))
 
 

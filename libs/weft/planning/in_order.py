@@ -29,7 +29,7 @@ def order_of(policy: str) -> Order:
 
 
 def shares_of(nodes: Iterable[Node], holding: Iterable[Job]) -> Shares:
-    """What each tenant holds of the pool."""
+    """GPUs of the pool that each tenant holds."""
     shares = Shares()
     shares.measure(nodes)
     for held in holding:
@@ -52,7 +52,7 @@ class KnownPlaces:
         self._known: dict[str, _Known] = {}
 
     def of(self, queued: Sequence[Job], now: float) -> list[tuple[Place, Job]]:
-        """Forgets all other jobs."""
+        """The place of each of these jobs, in order; forgets all other jobs."""
         return [(known.place, known.job) for known in self._look_up(queued, now)]
 
     def with_shapes(self, queued: Sequence[Job], now: float) -> list[tuple[Place, Job, ResourceRequest]]:

@@ -75,7 +75,7 @@ class Order(Struct, frozen=True):
 
     @property
     def preempts(self) -> Callable[[Standing, Standing], bool] | None:
-        """Whether the waiting job (first argument) may preempt the running one. None: never."""
+        """True if the waiting job (first argument) may preempt the running one. None: never."""
         tier = self.tier
         return None if tier is None else lambda waiting, running: tier(waiting) < self.tier_of_running(running)
 

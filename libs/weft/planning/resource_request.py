@@ -30,7 +30,7 @@ class RoleRequest(Struct, frozen=True, cache_hash=True):
         )
 
     def allocation(self, node_id: str, gpus: tuple[int, ...]) -> Allocation:
-        """What one replica holds there."""
+        """Resources that one replica holds there."""
         request = self.request
         return Allocation(
             rank=0,
@@ -170,7 +170,7 @@ def with_more(resource_request: ResourceRequest, index: int, more: int) -> Resou
 
 
 def is_pinned(resource_request: ResourceRequest) -> bool:
-    """Whether a role must run on one node, and perhaps on certain GPUs there."""
+    """True if a role must run on one node, and perhaps on certain GPUs there."""
     return any(want.request.node is not None for want in resource_request)
 
 

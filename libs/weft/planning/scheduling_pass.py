@@ -17,7 +17,7 @@ from weft.planning.resource_request import ResourceRequest, gpus_in, gpus_of, sm
 
 
 class Demand(Struct, frozen=True):
-    """What a waiting job asks of the walk.
+    """Demand of a waiting job in a scheduling pass.
 
     `gpus`: how many start it; `lasts_s` None: unknown. `may_fit` is false where the caller knows, without looking for
     a place, that there is none. `shorter_behind`: jobs behind it in its group may last less than it does. `pinned`: it

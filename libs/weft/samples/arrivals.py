@@ -29,7 +29,7 @@ class Arrivals:
         self.jumped = 0
 
     def take(self, sampled: NodeSampled, *, heard_at: float) -> bool:
-        """Whether the sample is news. `heard_at`: seconds on a clock of ours that does not jump."""
+        """True if the sample is news. `heard_at`: seconds on a clock of ours that does not jump."""
         last = self._last.get(sampled.node_id)
         if last is not None and not _follows(last, sampled):
             self.refused += 1

@@ -41,7 +41,7 @@ class Account(msgspec.Struct, frozen=True):
         return self._succeeds(["/bin/sh", "-c", f'test {test} "$1"', "sh", path])
 
     def can_run(self, program: Path) -> bool:
-        """Whether the account can read the program and its libraries."""
+        """True if the account can read the program and its libraries."""
         try:
             return self._succeeds([program, "--version"])
         except PermissionError:

@@ -132,7 +132,7 @@ def _start_postgres(home: Path, place: ServerState, password: str, port: int) ->
 
 
 def _as_running(state: ServersState) -> ServersState:
-    """The state with the present pids."""
+    """Return the state with the current process ids."""
     found_nats, found_postgres = state.nats, state.postgres
     if found_nats:
         found_nats = msgspec.structs.replace(found_nats, pid=nats.running_pid(found_nats.folder))

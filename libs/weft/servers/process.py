@@ -86,13 +86,13 @@ def command_of(pid: int) -> list[str]:
 
 
 def is_running(pid: int, program: str, argument: Path) -> bool:
-    """Whether that pid is still this program with this argument, and not another process that got the number."""
+    """True if that pid is still this program with this argument, and not another process that got the number."""
     command = command_of(pid)
     return bool(command) and Path(command[0]).name == program and str(argument) in command
 
 
 def exists(pid: int) -> bool:
-    """Whether a process has this pid, be it a zombie."""
+    """True if a process has this pid, be it a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -92,7 +92,7 @@ class ServerCertificate:
         self._seen = self._stamp()
 
     def renew(self) -> bool:
-        """Whether it was loaded again. Raises SettingsError while the files do not match: the old one stays in use."""
+        """True if it was loaded again. Raises SettingsError while the files do not match: the old one stays in use."""
         stamp = self._stamp()
         if stamp == self._seen:
             return False

@@ -193,7 +193,7 @@ async def _subscribed(
 
 
 class _Wanted:
-    """The subscription of an answer that is not always wanted."""
+    """A subscription to an answer that is needed only at times."""
 
     def __init__(self, bus: Bus, entry: Answer[Any], wanted: Callable[[], bool], name: str, probes: Probes) -> None:
         self._bus, self._entry, self._wanted, self._name, self._probes = bus, entry, wanted, name, probes

@@ -76,7 +76,7 @@ class PredictiveAutoscaler:
         wanted = min(goal.most, max(goal.least, load.wanted))
         if load.silent:
             self._firm_from = max(self._firm_from, load.at + self._hold)
-            cause = _cause(f"stays {wanted}: no router reports what it gets", {"wanted": float(wanted)})
+            cause = _cause(f"stays {wanted}: no router reports its requests", {"wanted": float(wanted)})
             return Sized(replicas=wanted, cause=cause, unattainable=self._cannot)
         self.starts.take(load.replicas)
         self.demand.take(load, start=self.starts.seconds)
@@ -291,7 +291,7 @@ class PredictiveAutoscaler:
         for replicas in sorted({max(floor, wanted - step), max(floor, wanted - 1)}):
             if replicas < wanted and self._suffices(replicas, rate, share, at):
                 self._shrank_at = at
-                sentence = f"{wanted} → {replicas}: enough for {rate:.3g} requests a second, the most lately"
+                sentence = f"{wanted} → {replicas}: enough for the recent peak of {rate:.3g} requests/s"
                 return Sized(replicas=replicas, cause=_cause(sentence, self._numbers(replicas)))
         return self._smaller(load, wanted, rate, share)
 
@@ -303,7 +303,7 @@ class PredictiveAutoscaler:
         if not self.capacity.known or not self.capacity.fits(wanted, rate, share=less, aim=self._rules.down_aim):
             return None
         self._shrank_at, self._share_asked = load.at, None
-        sentence = f"share {share / 1000:g} → {less / 1000:g}: enough for {rate:.3g} requests a second, the most lately"
+        sentence = f"share {share / 1000:g} → {less / 1000:g}: enough for the recent peak of {rate:.3g} requests/s"
         return Sized(replicas=wanted, share=less, cause=_cause(sentence, self._numbers(wanted)))
 
     def _withdrawn(self, load: ServiceLoad, wanted: int, there: int, share: int | None) -> Sized | None:

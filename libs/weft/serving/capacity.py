@@ -62,7 +62,7 @@ class ServiceCapacity:
 
     @property
     def elastic(self) -> float:
-        """What shares bring: 1.0, all that they promise; 0.0: nothing."""
+        """The benefit of shares: 1.0 for all that they promise, 0.0 for none."""
         return self._elastic
 
     def take(self, load: ServiceLoad) -> None:
@@ -270,7 +270,7 @@ class ServiceCapacity:
         return slower * self._slowdown.times(each) / self._slowdown.times(self._rate_mean), self._slowdown.full(each)
 
     def _part(self, share: int | None) -> float:
-        """Of the speed of a GPU."""
+        """The speed with this share, as a part of the GPU's."""
         return exp(self._elastic * _share_log(share))
 
     def _see_share(self, ready: Sequence[ReplicaLoad]) -> None:

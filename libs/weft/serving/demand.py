@@ -11,11 +11,11 @@ from weft.serving.windows import CountWindows, likelihood_of_change
 
 VARIATION_MOST = 8.0
 VARIATION_KNOWN = 30.0  # samples: as long as there are fewer, arrivals count as Poisson's for the most part
-FIRST_DEVIATIONS = 2.0  # by so many the rate of less than a window may be too high
+FIRST_DEVIATIONS = 2.0  # standard deviations by which the rate of less than a window may be too high
 CHANGED_AT = 6.0  # the logarithm of a likelihood
 TREND_MOST, TREND_NOW_SECONDS = 1.25, 20.0
 CALM_SECONDS = 180.0  # of the mean without bursts
-FALL_DEVIATIONS = 2.0  # by so many the rate after a fall may be higher
+FALL_DEVIATIONS = 2.0  # standard deviations by which the rate after a fall may be higher
 CLIPPED_AT = 16.0  # times the mean: a jump of the rate is no variation
 
 
@@ -153,7 +153,7 @@ class ServiceDemand:
         return None
 
     def _vary(self, count: int, lasted: float) -> None:
-        """Of the differences between neighbouring samples, so that a trend does not count as variation."""
+        """Learn the variation from neighbouring samples, so that a trend does not count as variation."""
         if not 0.5 <= lasted <= 2.0:
             self._before = None
             return

@@ -36,7 +36,7 @@ class CountsBefore:
         self._last: Mapping[int, int] = {}
 
     def news(self, totals: Mapping[int, int]) -> dict[int, int]:
-        """What is new in these totals since the last call."""
+        """The increase of these totals since the last call."""
         last, self._last = self._last, totals
         if totals == last:
             return {}

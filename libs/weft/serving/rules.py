@@ -17,8 +17,8 @@ class ScalingRules(Struct, frozen=True, kw_only=True):
     trend_likelihood: float = 15.0
     variation_samples: float = 300.0  # of a second each, after which an e-th part of what was seen of variation is left
     steady: float = 6.0  # windows that make one mean where the rate did not change
-    rate_deviations: float = 3.0  # by so many standard deviations the mean may be too low
-    noise: float = 4.5  # by so many the rate of one window may be above it: fewer replicas must bear that
+    rate_deviations: float = 3.0  # standard deviations by which the mean may be too low
+    noise: float = 4.5  # the same for the rate of one window, which fewer replicas must still handle
     hold_least: float = 60.0  # before there are fewer replicas
     hold_most: float = 600.0
     hold_starts: float = 1.0  # times as long as a start takes
@@ -27,7 +27,7 @@ class ScalingRules(Struct, frozen=True, kw_only=True):
     idle_least: float = 60.0  # without a request, before there are none
     idle_most: float = 3600.0
     idle_starts: float = 20.0
-    clear_starts: float = 0.5  # times as long as a start takes: within that, what has waited so long is answered
+    clear_starts: float = 0.5  # target time to answer the backlog, in multiples of a start
     down_every: float = 2.0  # between two steps down
     down_part: int = 8  # of the replicas at once: an eighth, one at least
     regret: float = 60.0  # since more requests were bad than the objective allows, before there are fewer replicas

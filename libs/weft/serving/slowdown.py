@@ -1,4 +1,4 @@
-"""Whether a replica that works on several requests at once takes longer for each, learnt from how it goes at different
+"""True if a replica that works on several requests at once takes longer for each, learnt from how it goes at different
 rates.
 
 A replica that shares its GPU among its requests answers each in 1 / (a - b r) seconds at r requests a second: 1/a with
@@ -13,7 +13,7 @@ BLOCKS_LEAST = 6
 FORGET = 0.995  # of the weight of all blocks before, with each block
 SURE = 3.0  # standard errors
 SPREAD_LEAST = 0.1  # of the rates, as a part of their mean: of one rate nothing is learnt
-FULL = 0.05  # of 1/a: beyond, it is too slow to be told
+FULL = 0.05  # relative error of 1/a above which the estimate is discarded
 
 
 class Slowdown:

@@ -86,7 +86,7 @@ class CountWindows:
         return totals[-1] - totals[self._place(seconds)] if totals else 0
 
     def _place(self, ago: float) -> int:
-        """Of the last sample that is at least so many seconds old, else of the first."""
+        """The index of the last sample that is at least this old, or of the first."""
         place = self._places.get(ago)
         if place is None:
             place = bisect_right(self._at, self._at[-1] - ago + 1e-9) - 1

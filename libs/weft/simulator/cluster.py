@@ -83,7 +83,7 @@ class SimulatedCluster:
         return find(self.free_capacity, shape, self.jobs[job_id].asked)
 
     def fits_empty(self, shape: ResourceRequest, *, without: Nodes = ()) -> bool:
-        """What the cluster cannot hold is not simulated."""
+        """True if the empty cluster has enough GPUs without these nodes."""
         capacity = self.free_capacity
         return not without or gpus_least(shape) <= sum(
             len(node.gpus.models) for node_id, node in capacity.nodes.items() if node_id not in without

@@ -47,7 +47,7 @@ class _TraceCluster(SimulatedCluster):
         if self._sizing is not None:
             return Demand(job.resource_request, 0, None) if self._sizing.sizes.get(job_id) else None
         may_fit = job.gpus_needed <= self._running.free or self._order.tier is not None
-        shorter_behind = lasts is not None and not self._order.by_left  # where it goes by that, those come first
+        shorter_behind = lasts is not None and not self._order.by_left  # an order by remaining time tried them first
         return Demand(
             job.resource_request,
             job.gpus_needed,

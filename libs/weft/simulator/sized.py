@@ -79,7 +79,7 @@ def utilisation_steps(outcome: Outcome) -> Steps:
 
 
 def unfairness_steps(outcome: Outcome) -> Steps:
-    """Of the jobs that are there, waiting or not."""
+    """Unfairness among the present jobs, waiting or not, over time."""
     jobs = [_as_planned(job) for job in outcome.jobs]
     curve: Steps = []
     for at, sizes in sizes_over_time(outcome, arrivals=True):
@@ -119,7 +119,7 @@ def mean_between(curve: Steps, begin: float, end: float) -> float:
 
 
 def each_of(job: JobOutcome) -> Amounts:
-    """What one replica of the job holds."""
+    """Resources of one replica of the job."""
     return ONE_GPU if job.elastic is None else job.elastic.each
 
 

@@ -383,7 +383,7 @@ def exactly(
 
 
 def _as_many_there(allocations: Sequence[Allocation], on: Mapping[str, int]) -> Place:
-    """Of the replicas on each node the oldest, as many as the planner leaves there."""
+    """The oldest replicas on each node, as many as the planner leaves there."""
     left = Counter(on)
     stay: list[Allocation] = []
     for allocation in allocations:

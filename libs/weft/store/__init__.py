@@ -527,7 +527,7 @@ class RouterStore(Protocol):
     async def nodes(self, *, pool: str | None = None) -> list[Node]: ...
 
     async def access(self, token_hash: bytes, *, at: float) -> Access | None:
-        """What the token gives access to, if it is in force at that time."""
+        """The rights of the token, if it is valid at that time."""
 
     async def redeem_code(
         self,

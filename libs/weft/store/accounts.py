@@ -27,7 +27,7 @@ class Moment(Struct, frozen=True, kw_only=True):
         return int(xid), int(event_id)
 
     def holds(self, event: Event) -> bool:
-        """Whether the event was recorded by then."""
+        """True if the event was recorded by then."""
         return event.at <= self.at and (event.xid, event.id) <= self.place
 
 
@@ -36,7 +36,7 @@ class AccountStore(Protocol):
         """The ids of all jobs that may have waited or held GPUs since then, but no more than `limit`."""
 
     async def job_facts(self, job_ids: Sequence[str]) -> list[JobFacts]:
-        """What accounting has to know of these jobs."""
+        """Facts about these jobs that accounting needs."""
 
     async def accounts(self, job_ids: Sequence[str], *, begins: float, ends: float) -> list[Event]:
         """The events that tell what these jobs held and waited for from `begins` until `ends`, job by job in order:

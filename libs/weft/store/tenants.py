@@ -55,7 +55,7 @@ class TenantKept(Struct, frozen=True, kw_only=True):
 
 class TenantStore(Protocol):
     async def access(self, token_hash: bytes, *, at: float) -> Access | None:
-        """What the token gives access to, if it is in force at that time."""
+        """The rights of the token, if it is valid at that time."""
 
     async def add_token(
         self,

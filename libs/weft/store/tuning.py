@@ -12,7 +12,7 @@ from weft.messages.asks import Reshare, Scale, Tune
 
 
 class Envelope(Struct, frozen=True, kw_only=True):
-    """What the tuner of a job knows in one epoch: its `state` as JSON, which only the tuner reads."""
+    """The knowledge of a job's tuner in one epoch: its `state` as JSON, which only the tuner reads."""
 
     job_id: str
     pool: str
@@ -57,7 +57,7 @@ class TuningStore(Protocol):
         last ask by this is not done yet, is left out."""
 
     async def rungs(self, arrays: Sequence[str]) -> list[RungReached]:
-        """What elements of these arrays reported so far."""
+        """Values that elements of these arrays reported so far."""
 
     async def reach_rung(self, reached: RungReached, *, pool: str, why: Cause | None, at: float) -> bool:
         """Store what an element reported and, with a cause, ask to cancel it, in one statement. False, and nothing is

@@ -123,9 +123,7 @@ def _by_exchange(ranks: Sequence[Window], readings: Mapping[int, Reading]) -> tu
     for rank in ranks:
         busy = rank.busiest_thread or 0.0
         if busy >= THREAD_BUSY and (rank.cpu_throttled or 0.0) < UNTHROTTLED:
-            sentence = (
-                f"one thread of it is busy {busy:.0%} of the time: more of its kind would help, more CPU would not"
-            )
+            sentence = f"one thread of it is busy {busy:.0%} of the time: more replicas would help, more CPUs would not"
             return rank.rank, Reading(
                 code=Verdict.LAUNCH_BOUND, sentence=sentence, numbers={"busiest_thread": busy}, weight=part
             )
@@ -134,7 +132,7 @@ def _by_exchange(ranks: Sequence[Window], readings: Mapping[int, Reading]) -> tu
     if sender < 0 or capped[sender] < EGRESS_SOME:
         sender = max(parts, key=lambda rank: (parts[rank], -rank))
     numbers = {"exchange_part": round(part, 6), "part_used": round(capped.get(sender, 0.0), 6)}
-    sentence = f"{part:.0%} of a step goes by in sending and receiving"
+    sentence = f"{part:.0%} of each step is spent in sending and receiving"
     return sender, Reading(code=Verdict.NETWORK_BOUND, sentence=sentence, numbers=numbers, weight=part)
 
 
@@ -142,7 +140,7 @@ def _all_free(ranks: Sequence[Window], readings: Mapping[int, Reading]) -> Readi
     """The job's reading where no rank is held back."""
     codes = {reading.code for reading in readings.values()}
     if codes == {Verdict.UNKNOWN} or not readings:
-        return Reading(code=Verdict.UNKNOWN, sentence="too little is known of its ranks")
+        return Reading(code=Verdict.UNKNOWN, sentence="too few measurements of its ranks")
     for code, words in (
         (Verdict.OVER_PROVISIONED, "leave CPU unused"),
         (Verdict.GPU_BOUND, "keep their GPUs busy"),

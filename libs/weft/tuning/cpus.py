@@ -108,7 +108,7 @@ def _could_use(window: Window, given: float) -> float:
 
 
 def _uneven(case: Case) -> bool:
-    """Whether some ranks of the job are throttled while others are not."""
+    """True if some ranks of the job are throttled while others are not."""
     throttled = [window.cpu_throttled or 0.0 for window in case.windows.values()]
     return min(throttled) < UNTHROTTLED and max(throttled) >= THROTTLED
 

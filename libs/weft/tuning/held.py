@@ -9,12 +9,12 @@ ALIKE = 1e-6
 
 
 def has(job: Job, limits: Sequence[RankTuning]) -> bool:
-    """Whether the job has these limits."""
+    """True if the job has these limits."""
     return has_between(job, limits, limits)
 
 
 def has_between(job: Job, least: Sequence[RankTuning], most: Sequence[RankTuning]) -> bool:
-    """Whether each of these ranks has at least `least` and at most `most`. Both name the same ranks."""
+    """True if each of these ranks has at least `least` and at most `most`. Both name the same ranks."""
     assert job.placement is not None
     held = {allocation.rank: allocation for allocation in job.placement.allocations}
     for low, high in zip(least, most, strict=True):
@@ -29,7 +29,7 @@ def has_between(job: Job, least: Sequence[RankTuning], most: Sequence[RankTuning
 
 
 def has_size(job: Job, size: Mapping[str, int]) -> bool:
-    """Whether the job has so many replicas of these roles, and none of them is about to leave."""
+    """True if the job has this number of replicas of each role, and none of them is about to leave."""
     assert job.placement is not None
     leaving = {allocation.role for allocation in job.placement.allocations if allocation.leaving}
     return all(job.granted.get(role) == count and role not in leaving for role, count in size.items())

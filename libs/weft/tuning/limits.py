@@ -95,7 +95,7 @@ def less_memory(case: Case) -> Proposal | None:
         gain=0.0,
         cost=-given / total,
         sentence=f"each {first.role} {size_text(first.memory)} → {size_text(after[first.rank])} of memory, "
-        f"of which it never used more than {size_text(most)}",
+        f"its largest use was {size_text(most)}",
         numbers={"memory_before": float(first.memory), "memory_after": float(after[first.rank])},
     )
 
@@ -106,7 +106,7 @@ def squeezed(ranks: Iterable[Allocation], in_use: Mapping[int, int]) -> list[All
 
 
 def may_shrink_to(window: Window | None, memory: int) -> bool:
-    """Whether a rank survives with so little memory: a rank that uses more would be killed."""
+    """True if a rank survives with so little memory: a rank that uses more would be killed."""
     return window is None or window.memory_used is None or window.memory_used <= MEMORY_FULL * memory
 
 

@@ -149,7 +149,7 @@ def _anew(state: TunerState) -> TunerState:
 
 
 def _overruled(trial: Trial, job: Job) -> bool:
-    """Whether others gave the job a size that is neither that under trial nor the one before."""
+    """True if others gave the job a size that is neither that under trial nor the one before."""
     before = {**trial.size, **trial.proposal.size_before}
     return job.wanted not in (before, {**before, **trial.proposal.size_after})
 
@@ -163,7 +163,7 @@ def _role(trial: Trial) -> str:
 
 
 def _all_heard(window: JobWindow, trial: Trial) -> bool:
-    """Whether each rank of the role was measured, and reports its speed if all ranks of the role did so before."""
+    """True if each rank of the role was measured, and reports its speed if all ranks of the role did so before."""
     role = _role(trial)
     had, has = trial.proposal.size_before[role], trial.proposal.size_after[role]
     ranks = [rank for rank in window.ranks if rank.role == role and rank.samples]

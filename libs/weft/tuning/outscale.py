@@ -31,7 +31,7 @@ def suggested(case: Case) -> Finding | None:
     return Finding(
         code="outscale",
         job_id=case.job.id,
-        sentence=f"one more {role} of {case.job.name} might help, more for those it has does not pay or is not there: "
+        sentence=f"one more {role} of {case.job.name} might help; more for its replicas is not free or brings no gain: "
         + case.stood.reading.sentence,
         numbers={**case.stood.reading.numbers, "have": float(have)},
     )
@@ -117,7 +117,7 @@ def _allowed(case: Case, role: str) -> float:
 
 
 def _may_send(case: Case, role: str) -> bool:
-    """Whether the sum of what the job's ranks may send leaves room for a further replica."""
+    """True if the sum of what the job's ranks may send leaves room for a further replica."""
     sends = sum(one.egress or 0 for one in case.allocations) + (case.job.spec.roles[role].egress_bytes or 0)
     return case.bounds.egress_total is None or sends <= case.bounds.egress_total
 
@@ -161,7 +161,7 @@ def _shared(case: Case, role: str) -> _Shared | None:
 
 
 def _joining(case: Case, role: str, cpus: float) -> RankTuning | None:
-    """What the further rank has, where its role asks for something else. Egress whose sum is bounded stays as asked."""
+    """Limits of the additional rank that differ from its role's. Egress with a bounded sum stays as requested."""
     asked, peers = case.job.spec.roles[role], [one for one in case.allocations if one.role == role]
     memory = int(median(one.memory for one in peers))
     sends = int(median(one.egress or 0 for one in peers)) if case.bounds.egress_total is None else 0

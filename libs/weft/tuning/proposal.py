@@ -17,7 +17,7 @@ TRIES = {"split": 2, "up": 3, "less": 1, "one-more": 1}
 
 
 class Free(Struct, frozen=True, kw_only=True):
-    """What a node has left: cores, bytes."""
+    """Free capacity of a node: cores, bytes."""
 
     cpus: float
     memory: int
@@ -34,7 +34,7 @@ class Failed(Struct, frozen=True, kw_only=True):
 
 
 class Headroom(Struct, frozen=True, kw_only=True):
-    """What a further replica of a job depends on, where one may be asked for.
+    """The conditions for an additional replica of a job, if one may be requested.
 
     `roles`: those of which one more fits and is left to the tuner; `cost_s`: seconds without progress until the job
     has another size; `left_s`: seconds that the job still runs, as far as is known; `exponents`: how its speed grew
@@ -69,7 +69,7 @@ class Case(Struct, frozen=True, kw_only=True):
         return {window.rank: window for window in self.recent[-1].ranks}
 
     def open(self, direction: str) -> bool:
-        """Whether the direction is not exhausted."""
+        """True if the direction is not exhausted."""
         kind = direction.split(":")[1]
         return self.tried.get(direction, 0) < TRIES[kind]
 

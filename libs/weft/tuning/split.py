@@ -37,7 +37,7 @@ class Fit(Struct, frozen=True, kw_only=True):
 
 
 class Split(Struct, frozen=True, kw_only=True):
-    """What each role would get, and by which part the job would be faster."""
+    """The limits that each role would get, and the relative gain of the job."""
 
     by_role: dict[str, float]
     gain: float

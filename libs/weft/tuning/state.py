@@ -93,7 +93,7 @@ class TunerState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def resizes(self) -> bool:
-        """Whether another size is under trial."""
+        """True if another size is under trial."""
         return self.trial is not None and self.trial.proposal.resizes
 
 
@@ -135,7 +135,7 @@ def decode(stored: bytes, *, epoch: int, now: float) -> TunerState:
 
 
 def same_trials(one: TunerState, other: TunerState) -> bool:
-    """Whether both states have the same trials; measures may differ."""
+    """True if both states have the same trials; measures may differ."""
     return _trials(one) == _trials(other)
 
 
@@ -145,7 +145,7 @@ def _trials(state: TunerState) -> tuple[object, ...]:
 
 
 def is_kept(proposal: Proposal, gain: float) -> bool:
-    """Whether the measured gain is worth keeping the change."""
+    """True if the measured gain is worth keeping the change."""
     if proposal.code is CauseCode.RECLAIMED:
         return gain >= -LOSS_KEPT
     return gain >= GAIN_KEPT and (proposal.cost <= ALIKE or gain / proposal.cost >= WORTH_KEPT)
@@ -223,7 +223,7 @@ def is_stable(measures: Sequence[Measure]) -> bool:
 
 
 def enough(measures: Sequence[Measure]) -> bool:
-    """Whether a trial can be judged by these."""
+    """True if a trial can be judged by these."""
     return is_stable(measures) or len(measures) >= VERIFY_WINDOWS_MAX
 
 

@@ -207,7 +207,7 @@ def _resized(trial: Trial, job: Job) -> bool:
 
 
 def _in_force(window: JobWindow, limits: Sequence[RankTuning]) -> bool:
-    """Whether the limits are in force, as far as the nodes report them."""
+    """True if the limits are in force, as far as the nodes report them."""
     by_rank = {rank.rank: rank for rank in window.ranks}
     for limit in limits:
         rank = by_rank.get(limit.rank)

@@ -73,7 +73,7 @@ Test = Callable[[Window, float | None], Reading | None]
 
 
 def read(window: Window, peers_step: float | None = None) -> Reading:
-    """What holds this rank back, other ranks aside."""
+    """The bottleneck of this rank, apart from other ranks."""
     if window.samples < SAMPLES_MIN or window.cpus_used is None:
         sentence = (
             f"only {window.samples} samples were heard" if window.samples < SAMPLES_MIN else "its CPU is not told"

@@ -108,7 +108,7 @@ class JobWindow(Struct, frozen=True, kw_only=True):
 
     @property
     def speeds(self) -> tuple[float, ...]:
-        """Of the ranks that report samples; if there are none, of those that report steps."""
+        """Speeds of the ranks that report samples; if there are none, of those that report steps."""
         samples = tuple(rank.speed for rank in self.ranks if rank.speed is not None and rank.of_samples)
         return samples or tuple(rank.speed for rank in self.ranks if rank.speed is not None)
 

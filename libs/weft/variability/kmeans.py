@@ -67,7 +67,7 @@ class Cells:
         weights = [0, *accumulate(counts[value] for value in distinct)]
         sums = [0.0, *accumulate(counts[value] * (value - self._centre) for value in distinct)]
         squares = [0.0, *accumulate(counts[value] * (value - self._centre) ** 2 for value in distinct)]
-        self._weights = [weights[end] for end in ends]  # of all cells before this one; so are the others
+        self._weights = [weights[end] for end in ends]  # sums over all cells before this one; likewise below
         self._sums = [sums[end] for end in ends]
         self._squares = [squares[end] for end in ends]
 

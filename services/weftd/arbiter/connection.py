@@ -52,7 +52,7 @@ class HookConnection:
         return messages, True
 
     def send(self, message: ShareMessage) -> bool:
-        """Whether it was sent. If not, the process is gone, or does not read, which `is_full` notes."""
+        """True if it was sent. If not, the process is gone, or does not read, which `is_full` notes."""
         try:
             self._connection.send(wire.encode(message), socket.MSG_NOSIGNAL)
         except BlockingIOError:

@@ -51,7 +51,7 @@ class SlotFolder:
             raise
 
     def is_there(self) -> bool:
-        """Whether the folder is still the one that is served."""
+        """True if the folder is still the one that is served."""
         try:
             return os.stat(self._name, dir_fd=self._root, follow_symlinks=False).st_ino == self._inode
         except OSError:
@@ -94,7 +94,7 @@ class SlotFolder:
             os.close(fd)
 
     def _page(self, name: str, new: bytes, is_good: Callable[[bytes], bool], mode: int) -> int:
-        """The page that is there if it is one, so that processes that mapped it keep it; else a new one."""
+        """Reuse a valid page, so that processes keep their mapping of it; otherwise create one."""
         with suppress(OSError):
             fd = _open_regular(name, self._job)
             if regular(fd) and is_good(os.pread(fd, PAGE_BYTES, 0)):

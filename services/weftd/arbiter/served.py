@@ -15,7 +15,7 @@ CONNECTIONS_PER_SECOND_MAX = 500
 
 
 class Sign(NamedTuple):
-    """What an entry said when it changed last, and when that was in seconds."""
+    """The last content of an entry, and the time of its change in seconds."""
 
     said: tuple[int, ...]
     since: float
@@ -46,7 +46,7 @@ class ServedSlot:
         self._messages_left = min(most, max(0.0, self._messages_left) + messages)
 
     def is_flooded(self) -> bool:
-        """Whether more connections were made since the last look than processes of a run would make."""
+        """True if more connections were made since the last look than processes of a run would make."""
         return self.refused + self.accepted - self._connected_before > CONNECTIONS_PER_SECOND_MAX
 
     def name_entry(self, client: HookConnection, place: int) -> None:

@@ -61,7 +61,7 @@ def place_of(option: str, parser: argparse.ArgumentParser, words: Sequence[str])
 
 
 def typed(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Iterator[argparse.Action]:
-    """What the chosen command, and its own verb, may be given."""
+    """Options of the chosen command and of its subcommand."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             if chosen := action.choices.get(str(getattr(args, action.dest, ""))):

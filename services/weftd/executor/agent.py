@@ -246,7 +246,7 @@ class Agent:
             raise
         except BusError as error:
             if self._failures == 0:
-                logger.warning("the control plane does not answer, asking on: %s", error)
+                logger.warning("the control plane does not answer, will retry: %s", error)
             return False
         if answer.refused != self._refused:
             self._refused = answer.refused

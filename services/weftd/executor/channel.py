@@ -1,4 +1,4 @@
-"""What a runtime opens for a session: the two ends of a process, or of a connection, beside a run."""
+"""A session's channel: the two ends of a process, or of a connection, beside a run."""
 
 from typing import Protocol
 

@@ -76,9 +76,9 @@ class RegistryImages:
         if read.away and self._clock() - since < AWAY_SECONDS_MAX:
             if len(self._away) < AWAY_MAX:
                 self._away[key] = since
-            raise RuntimeUnavailableError(f"its image is not given now: {read.away}")
+            raise RuntimeUnavailableError(f"its image is refused now: {read.away}")
         if read.missing or read.away:
             raise NoImageError(f"image-missing: {image}: {read.missing or read.away}")
         if read.refused:
-            raise RuntimeUnavailableError(f"its image is not given: {read.refused}")
+            raise RuntimeUnavailableError(f"its image is refused: {read.refused}")
         return read

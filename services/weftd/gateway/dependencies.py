@@ -1,4 +1,4 @@
-"""What a submission waits for: each job or array that it names, of its own tenant, is found and stored by its id."""
+"""Resolves dependencies: each job or array of the tenant that a submission names is stored by its id."""
 
 from collections.abc import Sequence
 

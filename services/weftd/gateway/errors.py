@@ -65,7 +65,7 @@ def too_fast(field: str, reason: str, wait: float) -> RejectedError:
 
 
 def unavailable() -> RejectedError:
-    return RejectedError(503, "", "the store is away for a moment; nothing is known to be lost, ask again")
+    return RejectedError(503, "", "the database is unavailable; nothing is known to be lost, try again")
 
 
 def from_decoder(error: msgspec.DecodeError) -> tuple[str, str]:

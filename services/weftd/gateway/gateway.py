@@ -67,7 +67,7 @@ AWAY_SECONDS = 10.0  # the store counts as away for this long after it did not a
 PAST_WAITING_MAX = 4  # of one tenant; each reads all jobs that were open then
 PAST_WAIT_SECONDS = 10.0
 SAME_NAME_MAX = 100  # jobs of one name that are looked at for one that serves
-SAME_BEGINNING_MAX = 5  # ids that are told of those that begin alike
+SAME_BEGINNING_MAX = 5  # matching ids that the error about an ambiguous one lists
 METRICS_AT_ONCE = 2  # each may have tens of MiB
 EXPLAINED_AT_ONCE = 2  # each looks at every job of its pool, in a thread
 DEVICES = Rate(0.2, 10.0)  # sign-ins from machines without a browser, of one source
@@ -210,7 +210,7 @@ class Gateway:
 
     @property
     def store_is_away(self) -> bool:
-        """Whether the store failed to answer a moment ago."""
+        """True if the store failed to answer a moment ago."""
         return self.clock() - self._away_at < AWAY_SECONDS
 
     def count(self, who: Access, *, changes: bool) -> None:

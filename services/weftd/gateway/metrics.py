@@ -20,7 +20,7 @@ class RequestMeters:
         self.registry = CollectorRegistry(auto_describe=True)
         self._seconds = Histogram(
             "weft_gateway_request_seconds",
-            "One request, from its headers to the end of its answer; streams are long.",
+            "Duration of a request, from its headers to the end of its answer; streams take long.",
             ["operation"],
             buckets=SECONDS,
             registry=self.registry,

@@ -1,4 +1,4 @@
-"""What jobs name and is stored apart, secrets and files: known at submission, given to the node that starts a run."""
+"""Resolves secrets and files that jobs refer to: checked at submission, sent to the node that starts a run."""
 
 from weft.domain.job import FINAL, Job
 from weft.domain.spec import JobSpec

@@ -48,7 +48,7 @@ class Question(msgspec.Struct):
 
 
 def question_of(head: bytes) -> Question:
-    """What the lines of a head say; of several with one name, all that are cookies, else the first."""
+    """The header fields of a request; of several with one name, all cookies, otherwise the first."""
     question = Question()
     for line in head.split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")

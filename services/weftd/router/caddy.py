@@ -22,7 +22,7 @@ TRIES = 32  # at replicas, for one request; the admission process says for each 
 SILENCE_SECONDS = (0.5, 1, 2, 3, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 450, 600, 900, 1800, 3600)
 """How long a replica may take until its answer begins. Each step is a handler of its own, since the configuration is
 static; the admission process names the step."""
-USUAL_SECONDS = 60  # what a service has that says nothing of its `timeout`
+USUAL_SECONDS = 60  # timeout of a service that sets none
 
 HTTP, ONCE, H2C = "http", "once", "h2c"
 """How a request is passed on: over a connection that is kept, over one of its own, or as HTTP/2 without TLS. What must
@@ -80,7 +80,7 @@ BODY_UNREAD: Json = {  # of a refused request. Go's server (issue 68560) then cl
     ],
     "handle": [{"handler": "headers", "response": {"set": {"Connection": ["close"]}}}],
 }
-NO_STATUS: Json = {  # of a replica: below 100. Caddy would end the connection, and run nothing of this chain
+NO_STATUS: Json = {  # for a status below 100: Caddy would close the connection and skip this chain
     "match": {"status_code": [0]},
     "routes": [{"handle": [{"handler": "error", "status_code": 502, "error": "its status is none of HTTP"}]}],
 }

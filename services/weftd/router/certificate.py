@@ -37,7 +37,7 @@ class Certificate:
                 logger.info("the certificate was renewed")
 
     async def _loaded(self) -> bool:
-        """Whether Caddy has read all anew; requests at replicas go on meanwhile."""
+        """True if Caddy has read everything again; requests at replicas go on meanwhile."""
         body = self._written.read_bytes()
         head = (
             f"POST /load HTTP/1.0\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"

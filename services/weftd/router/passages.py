@@ -39,7 +39,7 @@ class Passages:
                 listening.listen(1)
                 socket.send_fds(self._channel, [msgspec.msgpack.encode(passage)], [listening.fileno()])
         except OSError as error:
-            logger.warning("a request is not relayed, and does not end with its token: %s", error)
+            logger.warning("a request is not relayed, so it continues after its token ends: %s", error)
             path.unlink(missing_ok=True)
             return to
         return f"unix/{path}"

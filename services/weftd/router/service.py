@@ -161,7 +161,7 @@ class Shell:
             self.tell_now.set()
 
     async def read(self) -> None:
-        """What the store has. While it is away, all goes on as it was known."""
+        """Reload from the store. While it is away, the last known state stays in use."""
         hosts = trusted({node.id: node.address for node in await self._store.nodes()})
         jobs = {job.id: job for job in await self._store.open_services()}
         gone = self._jobs.keys() - jobs.keys()

@@ -70,7 +70,7 @@ class TokenCache:
         self._guesses: dict[str, _Guesses] = {}
 
     def fresh(self, token: str) -> tuple[bool, Access | None]:
-        """Whether the token was looked up lately, and what it gives access to."""
+        """True if the token was looked up lately, and what it gives access to."""
         found = self._found.get(token)
         if found is None or self._clock() - found.at > REMEMBERED_SECONDS:
             return False, None

@@ -118,7 +118,7 @@ class Counters:
         return counted[2]
 
     def leads_no_more(self, pool: str) -> None:
-        """What this scheduler knew of the pool is old now."""
+        """Discard this scheduler's outdated view of the pool."""
         self._counted.pop(pool, None)
         if self._shown.pop(pool, None) is not None:
             self.hold(pool, holds=False)

@@ -30,7 +30,7 @@ UNAVAILABLE = (StoreUnavailableError, NoAnswerError)
 
 
 class _Pool:
-    """All that belongs to one pool, led or not."""
+    """All parts of one pool, led or not."""
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ class ShareReader:
         return {key: reading for key, reading in found.items() if reading is not None}
 
     def _reading(self, root: int, name: str) -> ShareReading | None:
-        """What is in one slot folder; None if there is none with a share."""
+        """The content of one slot folder; None if there is none with a share."""
         try:
             folder = open_folder(name, beside=root)
         except OSError:

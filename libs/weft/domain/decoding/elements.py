@@ -80,7 +80,7 @@ def _of_element(after: After, index: int) -> After:
 def _with_values(spec: JobSpec, row: Mapping[str, str], room: int) -> tuple[JobSpec, int]:
     """The specification with the values of the row, and by how many bytes that is more; beyond `room` it is cut short.
     `{lr}` in an argument is the value of `lr`; other braces stay."""
-    grown = len(msgspec.json.encode(row))  # they are variables, too
+    grown = len(msgspec.json.encode(row))  # the row also becomes environment variables
     roles = dict(spec.roles)
     for name, role in spec.roles.items():
         if role.command:

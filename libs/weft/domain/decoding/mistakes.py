@@ -184,7 +184,7 @@ def _refusal(value: object, kind: Any) -> str | None:
 
 
 def _is_whole(value: dict[Any, Any] | list[Any], kind: Any) -> bool:
-    """Whether the size of the part is within its bounds, whatever it contains."""
+    """True if the size of the part is within its bounds, whatever it contains."""
     for meta in getattr(kind, "__metadata__", ()) or _meta_of_union(kind):
         if isinstance(meta, msgspec.Meta) and meta.max_length is not None and len(value) > meta.max_length:
             return False
@@ -241,7 +241,7 @@ def _homes(kind: type[msgspec.Struct]) -> Mapping[str, Sequence[str]]:
 
 
 def _same_home(home: str, path: str) -> bool:
-    """Whether both are fields of a role, at the same depth, in whatever role."""
+    """True if both are fields of a role, at the same depth, in whatever role."""
     return home.startswith("roles.") and path.startswith("roles.") and home.count(".") == path.count(".")
 
 

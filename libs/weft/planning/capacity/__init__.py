@@ -42,7 +42,7 @@ Placer = Callable[["FreeCapacity", RoleRequest, int, PlacementRequest], Picks | 
 
 
 class _NodeState(NamedTuple):
-    """What a node had left before a supposition changed it."""
+    """Free capacity of a node before a supposition changed it."""
 
     is_open: bool
     cpus: float
@@ -54,7 +54,7 @@ class _NodeState(NamedTuple):
 
 
 class NodeCapacity:
-    """What one node has left: GPUs, CPU cores, memory.
+    """Free capacity of one node: GPUs, CPU cores, memory.
 
     `occupied` GPUs are held by runs that belong to no job there; `kept` GPUs are given by name alone.
     """

@@ -10,7 +10,7 @@ from weft.domain.spec import Kind
 
 
 class Make(NamedTuple):
-    """What GPUs have in common for shares: the model, bytes of memory, and bytes that each holder's context takes."""
+    """Properties of a GPU for shares: the model, bytes of memory, and bytes of each holder's context."""
 
     model: str
     memory: int
@@ -79,7 +79,7 @@ class GpusLeft:
         return [index for index in self.whole if self._suits(index, request)]
 
     def has(self, gpus: Iterable[int]) -> bool:
-        """Whether all of these are free, as a whole."""
+        """True if all of these are free, as a whole."""
         return set(gpus).issubset(self.whole)
 
     def take(self, gpus: Collection[int]) -> None:
@@ -107,7 +107,7 @@ class GpusLeft:
     # shares
 
     def take_share(self, index: int, share: Share) -> None:
-        """Also if it is too much: what jobs hold is counted as it is."""
+        """Count an existing allocation, even if it exceeds the capacity."""
         make = self.makes.get(index)
         if make is None:
             return
@@ -145,7 +145,7 @@ class GpusLeft:
         return sum(max(0, left.time) for index, left in self.shared.items() if index not in self.withheld)
 
     def left_of(self, index: int) -> Left | None:
-        """What shares may still take of a GPU; None of one that gives none: withheld, or held as a whole."""
+        """Capacity of a GPU for further shares; None if it is withheld, or held as a whole."""
         if index in self.withheld:
             return None
         left = self.shared.get(index)

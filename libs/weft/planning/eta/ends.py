@@ -55,7 +55,7 @@ class Steps(Struct, frozen=True):
 def time_left(
     durations: Lasting, kinds: Kinds, *, age: float, limit_left: float | None = None, steps: Steps | None = None
 ) -> TimeSpread:
-    """What is left of a running job: by its steps, else as learnt; never more than its limit leaves."""
+    """Remaining time of a running job: by its steps, or as learnt; at most the rest of its limit."""
     found = steps.left() if steps is not None else None
     if found is None and (learnt := durations.left(kinds, age)) is not None:
         found = learnt
@@ -87,7 +87,7 @@ def lasting_of(job: Job, durations: Lasting) -> TimeSpread:
 
 
 def runs(job: Job, *, now: float, heard: Mapping[str, Steps] | None = None) -> RunsSoLong:
-    """What a job that holds something adds to what is known of jobs like it."""
+    """The contribution of a running job to the knowledge about jobs like it."""
     steps = _steps_of(job, now, heard)
     left = None if steps is None else steps.left()
     age = age_of(job, now)
@@ -95,7 +95,7 @@ def runs(job: Job, *, now: float, heard: Mapping[str, Steps] | None = None) -> R
 
 
 def reports_steps(job: Job, *, now: float, heard: Mapping[str, Steps] | None = None) -> bool:
-    """Whether a job reports steps, be they too few to foretell its end by."""
+    """True if a job reports steps, be they too few to foretell its end by."""
     steps = _steps_of(job, now, heard)
     return steps is not None and 0 < steps.steps < inf
 

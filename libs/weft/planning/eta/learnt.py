@@ -40,7 +40,7 @@ class Lasted:
                 del in_order[bisect_left(in_order, last.popleft())]
 
     def beside(self, running: Iterable["RunsSoLong"]) -> "Lasting":
-        """What is known together with the jobs that run now."""
+        """The learnt durations together with the jobs that run now."""
         return Lasting(self, running)
 
     def of(self, kind: Hashable) -> list[float]:

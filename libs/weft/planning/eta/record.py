@@ -111,7 +111,7 @@ class Track(Generic[K]):
         return list(self._pending)
 
     def is_late(self, key: K, now: float) -> bool:
-        """Whether an estimate of it has passed, and it has not come true."""
+        """True if an estimate of it has passed, and it has not come true."""
         return any(now - waits.past.at > waits.past.told.high for waits in self._pending.get(key, ()))
 
     def last_told(self, key: K) -> float:

@@ -122,12 +122,12 @@ def _when(seen: Foreseen, now: float) -> float:
 
 
 def _is_now(eta: Estimate, now: float) -> bool:
-    """Whether there is room for it in the next tick, not only a guess that there will be."""
+    """True if there is room for it in the next tick, not only a guess that there will be."""
     return eta.basis is Basis.ROOM and eta.latest is not None and eta.latest <= now + TICK_S
 
 
 def _is_behind(pool: PoolToCome, job: Job, change: _Change) -> bool:
-    """Whether another job may be served before it: then it fits, which does not yet mean that it starts."""
+    """True if another job may be served before it: then it fits, which does not yet mean that it starts."""
     one = pool.waiting(job, resource_request=change.resource_request, priority=change.priority)
     others = [other for other in pool.queued if other.id != job.id and not other.is_held]
     if pool.quotas.on or pool.policy.ordering.by_share:
@@ -197,7 +197,7 @@ def _another_model(pool: PoolToCome, job: Job) -> Iterator[_Change]:
 
 
 def _spanning(job: Job) -> Iterator[_Change]:
-    """Its one replica as several smaller ones, which may be on several nodes."""
+    """Suggest splitting the single replica into smaller ones that can run on several nodes."""
     resource_request = smallest(resource_request_of_job(job))
     if (
         is_pinned(resource_request)

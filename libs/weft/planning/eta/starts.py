@@ -103,7 +103,7 @@ class LookAhead:
         return self._estimate(found, ahead, counted=counted, too_many=too_many)
 
     def starts(self) -> dict[str, Foreseen]:
-        """Of every waiting job, by one look ahead for all of them."""
+        """The estimate of every waiting job, by one simulation for all of them."""
         exact = len(self.queue) <= EXACT_MAX
         forward = self._forward(self.queue, exact=exact, looks=LOOKS_EXACT if exact else LOOKS_COUNTED)
         found, scenarios = forward.look(), max(1, forward.scenarios)
@@ -375,9 +375,9 @@ class PoolToCome(LookAhead):
     def start_of(self, job: Job) -> Foreseen:
         """When a waiting job starts, if nothing new comes and the pool stays as it is."""
         if job.is_held:
-            return nobody_can_tell("it waits for another job, whatever room there is")
+            return nobody_can_tell("it waits for another job")
         if self._never_fits(resource_request_of_job(job)):
-            return nobody_can_tell("its pool could not hold it even if all nodes were empty and took work")
+            return nobody_can_tell("its pool is too small for it, even with all nodes empty and open")
         demand = wants_of(job, resource_request_of_job(job), None)
         if self.quotas.on and not self._without_anything.may_start(job.id, demand):
             return nobody_can_tell("its tenant's quota does not allow so many GPUs, even if the tenant held none")
@@ -516,13 +516,13 @@ def nobody_can_tell(why: str) -> Foreseen:
 
 
 def waits_unseen(job: Job) -> bool:
-    """Whether a job waits for what only its scheduler sees, however much room there seems to be."""
+    """True if a job waits for what only its scheduler sees, however much room there seems to be."""
     cause = job.waiting_for
     return cause is not None and _is_hidden(cause)
 
 
 def _is_hidden_room(job: Job) -> bool:
-    """Whether a job's reason shows that less is free than nodes and jobs tell."""
+    """True if a job's reason shows that less is free than nodes and jobs tell."""
     cause = job.waiting_for
     return cause is not None and cause.code is not CauseCode.HELD_BACK and _is_hidden(cause)
 

@@ -21,8 +21,8 @@ from weft.planning.reasons.explain import Explanation
 def to_come(
     job: Job, pool: Callable[[], PoolToCome], advised: Advised = ANYBODY
 ) -> tuple[Foreseen | None, tuple[Sooner, ...]]:
-    """Of a job that waits, its start; of one that holds something, its end; of one that is over, nothing. `pool` is
-    called only where it is needed."""
+    """The estimated start of a waiting job or end of a running one; None for an ended job. `pool` is called only if
+    it is needed."""
     if job.state.final:
         return None, ()
     known = pool()

@@ -15,7 +15,7 @@ ALIKE = ""  # the model of GPUs in a pool that has only one, and of a job that n
 
 
 class Server(Struct, frozen=True, kw_only=True):
-    """What one server has for elastic jobs: GPUs, CPU cores, memory in bytes, without what other jobs hold there.
+    """Capacity of one server for elastic jobs: GPUs, CPU cores, memory in bytes, without that of other jobs.
 
     `bins`: the GPUs by bin, as pairs of the bin's score (1.0 is typical for their model, 1.2 a fifth slower) and their
     number, the fastest first; empty: all are typical. `model`: of its GPUs.

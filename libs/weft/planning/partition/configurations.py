@@ -178,7 +178,7 @@ class Configurations:
         return fits
 
     def _may_move(self, job: ElasticJob) -> bool:
-        """Whether others need the GPUs of its servers, and it can leave them as it restarts."""
+        """True if others need the GPUs of its servers, and it can leave them as it restarts."""
         return bool(job.restart_s) and not job.each[0] and any(self._has_gpus.get(server) for server in job.on)
 
     def _pool(self) -> tuple[Numbers, Numbers]:

@@ -28,7 +28,7 @@ class FairShare(Struct, frozen=True, kw_only=True):
 
 
 def whole_of(servers: Sequence[Server]) -> Amounts:
-    """What all servers have together."""
+    """Total capacity of all servers."""
     gpus, cpus, memory = (sum(server.amounts[k] for server in servers) for k in range(3))
     return gpus, cpus, memory
 

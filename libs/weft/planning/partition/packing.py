@@ -30,7 +30,7 @@ class TargetSize(Struct, frozen=True, kw_only=True):
 
 
 class Packer:
-    """What is free on each server, and which replicas are where."""
+    """Free capacity of each server, and the places of replicas."""
 
     def __init__(self, jobs: Sequence[ElasticJob], servers: Sequence[Server], levels: Levels) -> None:
         self.ids = [server.id for server in servers]
@@ -69,7 +69,7 @@ class Packer:
         return self._model[job.job_id]
 
     def changed(self, job: ElasticJob) -> bool:
-        """Whether a running job has another number of replicas on any server."""
+        """True if a running job has another number of replicas on any server."""
         here = {self.ids[j]: number for j, number in self.on[job.job_id].items()}
         return job.now > 0 and here != {server: number for server, number in job.on.items() if number}
 
@@ -176,7 +176,7 @@ class Packer:
         return bool(self._has_gpus[j]) and not job.each[0]
 
     def _best(self, job: ElasticJob, fits: Numbers, missing: int) -> int:
-        """Of the servers that hold all that is missing, the tightest; if none does, the one that holds most.
+        """The tightest server that has room for all missing replicas; if there is none, the one with room for most.
 
         A job without GPUs prefers servers without GPUs, and every job those where it is.
         """

@@ -142,7 +142,7 @@ class Relaxation:
         return _solution(self._solver, whole=False)
 
     def price(self, row: int) -> float:
-        """What the row's bound costs of the last solution: how much more there would be if it were 1 looser."""
+        """The shadow price of the row's bound in the last solution: the gain if the bound were 1 looser."""
         return abs(float(self._solver.getSolution().row_dual[row]))
 
 

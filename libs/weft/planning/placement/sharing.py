@@ -120,7 +120,7 @@ def _fits(free_capacity: FreeCapacity, request: Request, asked: PlacementRequest
 
 
 def _node_fits(free_capacity: FreeCapacity, request: Request, node_id: str) -> bool:
-    """Whether the node can start it, and has the CPUs and the memory."""
+    """True if the node can start it, and has the CPUs and the memory."""
     node = free_capacity.nodes[node_id]
     return node.starts(request) and node.cpus + CPU_GRAIN >= request.cpus and node.memory >= request.memory
 

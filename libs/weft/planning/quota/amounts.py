@@ -24,7 +24,7 @@ def wanted_by(resource_request: ResourceRequest) -> Amounts:
 
 
 def amounts_in(allocations: Iterable[Allocation], nodes: Mapping[str, Node]) -> Amounts:
-    """What these hold; of the models that they really are. GPUs of a node that is gone count to no model."""
+    """Amounts that these jobs hold, by actual model. GPUs of a removed node count to no model."""
     found: Amounts = {ALL: 0}
     models: dict[str, dict[int, str]] = {}
     for allocation in allocations:
@@ -64,7 +64,7 @@ def lendable(nodes: Iterable[Node]) -> Amounts:
 
 
 def ledger_of(quotas: Iterable[Quota], nodes: Mapping[str, Node], holding: Iterable[Job]) -> Ledger:
-    """What every tenant holds at one moment."""
+    """GPUs that each tenant holds at one moment."""
     ledger = Ledger(quotas)
     for job in holding:
         ledger.hold(job.id, held_by(job, nodes))

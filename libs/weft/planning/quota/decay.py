@@ -16,7 +16,7 @@ AHEAD_SECONDS = 300.0  # tenants are compared by what they will have used then, 
 
 
 def decayed(used: float, gpus: float, seconds: float, half_life: float) -> float:
-    """What `used` becomes in `seconds` in which so many GPUs are held; in GPU-seconds."""
+    """The decayed use after `seconds` in which this number of GPUs is held; in GPU-seconds."""
     exponent = -max(0.0, seconds) / half_life * log(2)
     return used * exp(exponent) - gpus * half_life / log(2) * expm1(exponent)
 

@@ -51,7 +51,7 @@ class QuotasInForce:
         self.measure()
 
     def measure(self) -> None:
-        """The pool has other nodes than before, or other quotas are in force."""
+        """Compute the guarantees again after a change of nodes or quotas."""
         self._forget()
         if self.on:
             self._lendable = lendable(self._nodes.values())
@@ -172,7 +172,7 @@ class QuotasInForce:
     # jobs that give back
 
     def protects(self, tenant: str, holder: Holder) -> bool:
-        """Whether no job of `tenant` may take the place of this one, which is inside another tenant's guarantee."""
+        """True if no job of `tenant` may take the place of this one, which is inside another tenant's guarantee."""
         return self.on and protected(self.ledger, tenant, holder)
 
     def reclaimable(self, job_id: str, demand: Demand, now: float) -> list[str]:

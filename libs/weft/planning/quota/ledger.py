@@ -72,7 +72,7 @@ class Ledger:
         self._owned_at = -1
 
     def copy(self) -> "Ledger":
-        """Another ledger that begins as this one is."""
+        """A copy of this ledger."""
         other = Ledger()
         other.tree, other.changes = self.tree, self.changes
         other.jobs, other.claims = dict(self.jobs), dict(self.claims)
@@ -111,7 +111,7 @@ class Ledger:
             self._count(held, -1)
 
     def use(self, branch: Branch, line: str = ALL) -> int:
-        """What the tenant or group holds, in millis."""
+        """GPUs that the tenant or group holds, in thousandths."""
         return self._use.get(branch.key, _NOTHING).get(line, 0)
 
     def uses(self, branch: Branch) -> Amounts:
@@ -138,7 +138,7 @@ class Ledger:
         )
 
     def borrowed(self, branch: Branch, line: str = ALL) -> int:
-        """What it holds beyond its guarantee."""
+        """GPUs that it holds beyond its guarantee."""
         return max(0, self.use(branch, line) - branch.guarantee(line))
 
     def share(self, tenant: str, lendable: Mapping[str, int], wanted: Amounts | None = None) -> Fraction | float:

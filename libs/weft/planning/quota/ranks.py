@@ -22,12 +22,12 @@ def rank_of(
 
 
 def is_inside(rank: Rank) -> bool:
-    """Whether a job of this rank is inside a guarantee."""
+    """True if a job of this rank is inside a guarantee."""
     return rank[0] <= DEPTH_MAX
 
 
 def may_start(fit: QuotaFit, *, preemptible: bool) -> bool:
-    """Whether quotas let a job start: inside all limits, and, if it cannot give anything back, without borrowing."""
+    """True if quotas let a job start: inside all limits, and, if it cannot give anything back, without borrowing."""
     return fit.over is None and (preemptible or fit.level == 0)
 
 

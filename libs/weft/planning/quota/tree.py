@@ -8,7 +8,7 @@ from msgspec import Struct
 from weft.domain.quotas import ALL, DEPTH_MAX, Amounts, Quota
 
 Key = tuple[bool, str]
-"""Whether it is a group, and the name: a tenant may be called as a group is."""
+"""True if it is a group, and the name: a tenant may be called as a group is."""
 LEAST = 1.0  # due is never nothing: a part of it is a weight
 
 
@@ -26,7 +26,7 @@ class Branch(Struct, frozen=True):
         return self.key[1]
 
     def guarantee(self, line: str) -> int:
-        """Of this model, or of all models together (`ALL`)."""
+        """The amount of this model, or of all models together (`ALL`)."""
         known = self.guaranteed.get(line)
         if known is not None:
             return known

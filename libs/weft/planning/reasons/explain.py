@@ -260,7 +260,7 @@ def _ahead_of(
 
 
 def _is_where_it_starts(job: Job, free_capacity: FreeCapacity, resource_request: ResourceRequest) -> bool:
-    """Whether the job holds something on a node that takes such work: only then does its end help the waiting job."""
+    """True if the job holds something on a node that takes such work: only then does its end help the waiting job."""
     held = {allocation.node_id for allocation in job.placement.allocations} if job.placement else set[str]()
     return any(
         free_capacity.is_open(node_id)

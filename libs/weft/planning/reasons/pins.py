@@ -117,7 +117,7 @@ def _busy(node: NodeCapacity, want: RoleRequest) -> list[int]:
 
 
 def _part_taken(node: NodeCapacity, want: RoleRequest, where: str) -> Cause:
-    """Of a GPU by index that has too little left for shares."""
+    """The refusal of a pinned GPU that has too little capacity for shares."""
     request, numbers = want.request, share_numbers(want.request, [node])
     demand = f"it wants {gpus_text(request)}" + (f", {want.least} times" if want.least > 1 else "")
     gpu = node.gpus.left_of(request.gpu or 0)

@@ -97,7 +97,7 @@ def _beside(cause: Cause, free_capacity: FreeCapacity, want: RoleRequest, placed
 
 
 def _gpus_free(free_capacity: FreeCapacity, request: Request) -> list[int]:
-    """Of each open node that could start such a replica; of the node alone to which it is pinned."""
+    """The number of suitable free GPUs of each open node that could start such a replica, or of the pinned node."""
     nodes = [node for node in free_capacity.open_nodes if request.node in (None, node.node.id)]
     return [len(node.gpus_for(request)) for node in nodes if node.starts(request)]
 
@@ -189,7 +189,7 @@ def _no_room_sentence(
 def _no_part_sentence(
     want: RoleRequest, numbers: Mapping[str, float], nodes: Sequence[NodeCapacity], among: str
 ) -> str:
-    """Of a share: what is left of shared GPUs, and what is free."""
+    """The refusal of a share: free capacity of shared GPUs, and free GPUs."""
     request, nodes = want.request, [node for node in nodes if node.gpus.gives_shares]
     free = sum(len(node.gpus_for(request)) for node in nodes)
     if numbers["replicas_that_fit"]:

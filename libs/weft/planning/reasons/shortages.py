@@ -42,7 +42,7 @@ def models_considered(resource_request: ResourceRequest, nodes: Iterable[Node]) 
 
 
 def part_text(part: int, memory: int, what: str = "") -> str:
-    """Of `part` thousandths of a GPU, with so many bytes of its memory."""
+    """Text for `part` thousandths of a GPU with this number of bytes of its memory."""
     of = f" of a {what}" if what else ""
     return f"{part / WHOLE:g}{of} with {size_text(memory)}"
 
@@ -64,7 +64,7 @@ def most_left(nodes: Iterable[NodeCapacity], request: Request) -> Left | None:
 
 
 def share_numbers(request: Request, nodes: Sequence[NodeCapacity]) -> dict[str, float]:
-    """What one replica asks of a GPU, and the most that is left of a shared one: GPUs and bytes."""
+    """The GPU request of one replica, and the most that a shared GPU has free: GPUs and bytes."""
     share, left = request.share, most_left(nodes, request)
     assert share is not None, "only shares are told of so"
     numbers = {"share_wanted": share.request / WHOLE, "share_memory_wanted": float(share.memory)}
@@ -74,13 +74,13 @@ def share_numbers(request: Request, nodes: Sequence[NodeCapacity]) -> dict[str, 
 
 
 def short_in_all(nodes: Sequence[NodeCapacity], request: Request, count: int) -> str:
-    """What all nodes together have too little of for `count` replicas; empty if no resource alone is short."""
+    """Resources that are short on all nodes together for `count` replicas; empty if none alone is short."""
     fitting = [_fitting(request, node.cpus, node.memory, _replicas_by_gpus(node, request, count)) for node in nodes]
     return _short({name: sum(of_node[name] for of_node in fitting) for name in fitting[0]} if fitting else {}, count)
 
 
 def short_on_each(free_capacity: FreeCapacity, request: Request, count: int) -> str:
-    """What every open node has too little of for `count` replicas; empty if no resource alone is short everywhere."""
+    """Resources that are short on every open node for `count` replicas; empty if none is short everywhere."""
     nodes = free_capacity.open_nodes
     if not nodes:
         return ""
@@ -90,7 +90,7 @@ def short_on_each(free_capacity: FreeCapacity, request: Request, count: int) -> 
 
 
 def each_asks(request: Request, short: str) -> str:
-    """What one replica asks for of the resources named: `4GiB each`."""
+    """The request of one replica for the named resources: `4GiB each`."""
     asked = {"CPUs": cpus_text(request.cpus), "memory": size_text(request.memory)}
     gpus = plural(request.gpus, "GPU") if request.share is None else gpus_text(request)
     return " and ".join(asked.get(name, gpus) for name in short.split(" and ")) + " each"

@@ -49,7 +49,8 @@ def why_there(
         return PlacementExplanation(f"pinned to {nodes[0]}, where its CPUs and memory are free", {})
     if not gpus:
         together = " together" if len(allocations) > 1 else ""
-        sentence = f"its CPUs and memory are free{together} on {_named(nodes)}; without GPUs, the fullest that fits"
+        free = f"its CPUs and memory are free{together} on {_named(nodes)}"
+        sentence = f"{free}; the fullest node that fits it without GPUs"
         return PlacementExplanation(sentence, {})
     slowest = max(
         free_capacity.scores.get(asked.job_class, (one.node_id, gpu)) for one in allocations for gpu in one.gpus
@@ -138,7 +139,7 @@ def _what(allocations: Sequence[Allocation]) -> str:
 
 
 def _left_then(free_capacity: FreeCapacity, shared: Sequence[Allocation]) -> str:
-    """What the fullest of the GPUs that the job shares has left once it holds its share."""
+    """Free capacity of the fullest GPU of the job, once the job holds its share."""
     lefts: list[Left] = []
     with free_capacity.supposing():
         free_capacity.take_all(shared)

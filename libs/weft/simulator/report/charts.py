@@ -71,7 +71,7 @@ def utilisation(axes: Axes, runs: Sequence[Shown]) -> None:
 
 
 def speed_up(axes: Axes, runs: Sequence[Shown]) -> None:
-    """Of each job against the first run, sorted: how many are better off, and how much worse the others are.
+    """Ratio of each job to the first run, sorted: the number of faster jobs, and the loss of the others.
 
     Where there is nothing to compare with, how much each job of the first run was slowed.
     """

@@ -93,7 +93,7 @@ def grid(axes: Axes, axis: str = "y") -> None:
 
 
 def axis_unit(seconds: float) -> Unit:
-    """Of a time axis this long."""
+    """The unit of a time axis of this length."""
     if seconds >= 20 * 86400:
         return Unit("days", 86400.0)
     return Unit("hours", 3600.0) if seconds >= 7200 else Unit("minutes", 60.0) if seconds >= 600 else Unit("seconds")

@@ -197,7 +197,7 @@ def _cell(column: Column, unit: Unit, run: Contender, first: Contender) -> str:
 
 
 def _named(runs: Sequence[Contender]) -> str:
-    """What the names of the runs say: order, placement and backfill."""
+    """An explanation of the runs' names: order, placement and backfill."""
     words = words_of(run.outcome.policy for run in runs)
     told = "".join(f"<dt>{escape(word)}</dt><dd>{escape(meaning)}</dd>" for word, meaning in words)
     return f'<dl class="words">{told}</dl>' if told else ""

@@ -83,5 +83,5 @@ def _first(outcome: Outcome, number: int) -> float:
 
 
 def _wider(shown: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """With the moments beside those that are shown, so that the sides of a band are drawn."""
+    """Points with their neighbours outside the visible range, so that the sides of a band are drawn."""
     return shown | np.roll(shown, 1) | np.roll(shown, -1)

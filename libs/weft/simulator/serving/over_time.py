@@ -87,7 +87,7 @@ class ServicesOverTime:
 
     @property
     def are_open(self) -> bool:
-        """Whether services are still there."""
+        """True if services are still there."""
         return self._open > 0
 
     def begin(self) -> None:

@@ -212,7 +212,7 @@ class SimulatedService:
         )
 
     def decide(self, now: float, room: int | None) -> Sized:
-        """What its autoscaler wants from now on, within the bounds of the service."""
+        """The size that its autoscaler decides, within the bounds of the service."""
         sized = self._autoscaler.decide(self.load(now, room))
         wanted = min(max(sized.replicas, self.trace.least), self.trace.most)
         share = self.share
@@ -310,7 +310,7 @@ class Windows(Struct, frozen=True, kw_only=True):
 
 
 def bad_requests(arrivals: Sequence[float], latency: Sequence[float], end_s: float, late_s: float | None) -> Times:
-    """Of each request 1.0 if it was bad, 0.0 if not, nan if it was still open and not late yet."""
+    """For each request 1.0 if it was bad, 0.0 if not, nan if it was still open and not late yet."""
     took = np.array(latency, dtype=float)
     at = np.array(arrivals[: len(took)], dtype=float)
     most = inf if late_s is None else late_s

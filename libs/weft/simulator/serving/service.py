@@ -55,7 +55,7 @@ class TraceService(Struct, frozen=True, kw_only=True):
 
     @property
     def goal(self) -> Goal:
-        """What its autoscaler is told of it."""
+        """The goal as its autoscaler sees it."""
         return Goal(
             least=self.least,
             most=self.most,

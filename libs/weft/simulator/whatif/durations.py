@@ -31,7 +31,7 @@ class Assumptions:
         self._steps = steps or {}
 
     def left(self, job: Job, now: float) -> Assumed:
-        """Of a job that is not over; of one that waits, how long it will run."""
+        """Remaining time of an open job; for a waiting one its whole duration."""
         spread = left_of(job, self._lasting, now=now, heard=self._steps) if job.state.holding else None
         spread = spread or lasting_of(job, self._lasting)
         if spread.known:

@@ -74,7 +74,7 @@ class _PoolOnward(SimulatedCluster):
 
 
 class LookAhead:
-    """One look ahead; `fates` it once. `grain`: the time between two decisions, as a part of how
+    """Simulates the queue ahead; call `fates` once. `grain`: the time between two decisions, as a part of how
     far ahead they are; 0: after each event."""
 
     def __init__(self, present: Present, *, until_s: float = 30 * DAY_S, grain: float = 0.0) -> None:
@@ -122,7 +122,7 @@ class LookAhead:
         self.decisions = 0
 
     def outcomes(self) -> Mapping[str, WhatIfOutcome]:
-        """What becomes of each job, by its id."""
+        """The outcome of each job, by its id."""
         self._begin()
         due, next_decision = True, 0.0
         while due or self._event_queue.next_at < inf:

@@ -179,7 +179,7 @@ def job_of(spec: JobSpec, *, number: int, tenant: str, seq: int, at: float) -> J
 
 
 def comes_back(job: Job) -> bool:
-    """Whether a job that holds GPUs is stopping, and waits again then."""
+    """True if a job that holds GPUs is stopping, and waits again then."""
     why = job.stopping_for
     return job.state is JobState.STOPPING and why is not None and why.code in COMES_BACK
 

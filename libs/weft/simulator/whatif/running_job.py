@@ -97,7 +97,7 @@ class RunningJob(SimulatedJob):
 
 
 class GoingLives(Lives):
-    """A job lasts as long wherever it is: what is assumed of it is no better known than that."""
+    """Durations do not depend on placement: the assumed durations are not accurate enough to model that."""
 
     def rank(self, job: SimulatedJob, now: float) -> None:
         if isinstance(job, RunningJob) and job.gives_way:

@@ -36,12 +36,12 @@ class Submission(Struct, frozen=True, kw_only=True):
     key: str | None
     at: float
     allowance: Allowance | None
-    given: JobSpec  # as its user gave it: the same key comes with the same
+    given: JobSpec  # as submitted; a repeated key must come with an equal one
     submitter: str
 
 
 class PostgresSubmissions:
-    """What `SubmissionStore` promises."""
+    """Implements `SubmissionStore`."""
 
     asking: Asking
     batching: Batching[Submission, Row]

@@ -14,7 +14,7 @@ from weft.store.tuning import Envelope
 
 
 class PostgresTuning:
-    """What `TuningStore` promises."""
+    """Implements `TuningStore`."""
 
     asking: Asking
 

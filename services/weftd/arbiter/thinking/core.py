@@ -85,7 +85,7 @@ class Arbiter:
             device.corrected(slot, us, now)
 
     def decide(self, now: int) -> list[Order]:
-        """What to send now, in this order."""
+        """Messages to send now, in this order."""
         orders: list[Order] = []
         due = [device for device, at in self._due.items() if at is not None and at <= now]
         for device in {**dict.fromkeys(due), **dict.fromkeys(self._in_order(self._touched))}:
@@ -104,7 +104,7 @@ class Arbiter:
             device.account(now)
 
     def slot(self, name: str) -> SharingSlot | None:
-        """What is known of a slot, to be read."""
+        """The state of a slot, read-only."""
         known = self._slots.get(name)
         return known[1] if known is not None else None
 

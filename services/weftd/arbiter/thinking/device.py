@@ -272,7 +272,7 @@ class SharedGpu:
 
 
 def _others_wait(slot: SharingSlot, client: int, seen: _Seen) -> bool:
-    """Whether a process other than this one of that slot could have a turn."""
+    """True if a process other than this one of that slot could have a turn."""
     if any(other is not slot for other in seen.ready):
         return True
     return len(slot.waiting) > (client in slot.waiting)

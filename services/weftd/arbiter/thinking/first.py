@@ -13,7 +13,7 @@ PERIOD = 10_000_000
 
 
 class FirstTurns:
-    """Of one GPU."""
+    """Chooses the first turns on one GPU."""
 
     def __init__(self, pace: TurnPace) -> None:
         self._pace = pace

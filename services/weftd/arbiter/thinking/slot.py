@@ -54,7 +54,7 @@ class TurnPace(Struct, frozen=True, kw_only=True):
 
 
 class Terms(Struct, frozen=True, kw_only=True):
-    """What a slot is held to. `request` and `limit` in thousandths of the GPU's time."""
+    """The terms of a slot. `request` and `limit` in thousandths of the GPU's time."""
 
     gpu: str
     request: int
@@ -134,11 +134,11 @@ class SharingSlot:
         return cost
 
     def is_urgent(self) -> bool:
-        """Whether its launches come ahead of those of others."""
+        """True if its launches come ahead of those of others."""
         return self.terms.latency and self.credit > 0
 
     def within(self) -> bool:
-        """Whether the limit leaves room for a turn."""
+        """True if the limit leaves room for a turn."""
         return self.limit >= 1000 or self.level >= self.need
 
     def room_at(self, now: int) -> int:

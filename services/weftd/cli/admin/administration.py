@@ -234,13 +234,13 @@ _TENANT = Noun(
             show=_rows(lambda answer: answer.tenants, drawing.tenant_table),
         ),
         "set": Verb(
-            help="change what a tenant may take",
+            help="change the limits of a tenant",
             parser={"epilog": f"`{DEFAULT}` instead of a value: as the gateway's settings say."},
             options=(
                 option("tenant", metavar="TENANT"),
                 option("--jobs-open", metavar="N", help="jobs that wait or run"),
                 option("--spec-bytes", metavar="SIZE", help="bytes of the specifications of those jobs, such as 64MiB"),
-                option("--priority", metavar="N", help="the highest priority that it may ask for"),
+                option("--priority", metavar="N", help="highest priority that it may request"),
                 option("--unpreemptible", metavar="yes|no", help="may its jobs refuse to be pre-empted?"),
                 option(
                     "--idle-stop",
@@ -280,7 +280,7 @@ To change a tenant's token: create another with another label, use it, and revok
             help="list the tokens of each tenant, and when each was used; never the tokens themselves",
             options=(
                 option("tenant", nargs="?", default="", metavar="TENANT", help="tenant to list (default: all)"),
-                option("--all", action="store_true", help="also those that were revoked or have expired"),
+                option("--all", action="store_true", help="include revoked and expired tokens"),
             ),
             request=lambda args: lambda client: client.tokens(tenant=args.tenant, every=args.all),
             show=_rows(lambda answer: answer.tokens, drawing.token_table),
@@ -366,7 +366,7 @@ _QUOTA = Noun(
                 option("name", metavar="NAME", help="tenant, or group with --is-group"),
                 option("--guaranteed", metavar="GPUS", action="append", help="GPUs that it always gets back"),
                 option("--limit", metavar="GPUS", action="append", help="GPUs that it may hold at most"),
-                option("--weight", metavar="N", type=int, help="weight of its borrowing, compared with others"),
+                option("--weight", metavar="N", type=int, help="weight when it borrows GPUs, relative to others"),
                 option("--group", metavar="GROUP", help=f"the group it belongs to, or `{NONE}`"),
                 option("--is-group", action="store_true", help="make it a group of tenants"),
                 _POOL,
@@ -436,7 +436,7 @@ With mailto:ADDRESS for a URL they come by mail, many in one: begin, end and req
 
 _SECRET_NAME = option("name", metavar="NAME")
 _SECRET = Noun(
-    help="store values that jobs name",
+    help="store secrets for jobs",
     description="""`weft secret`: values that jobs name and nobody is shown again. docs/secrets.md.
 
 The value of `set` comes from the terminal (it is not echoed), from a pipe, or from a file; never from the command line,
@@ -446,7 +446,7 @@ which the shell keeps and other users of the machine see. One newline at its end
         "set": Verb(
             help="store a secret, or replace its value",
             options=(
-                option("--from", dest="source", metavar="FILE", help="the value is what this file has"),
+                option("--from", dest="source", metavar="FILE", help="file with the value"),
                 _SECRET_NAME,
             ),
             request=_set_secret,

@@ -28,7 +28,7 @@ def secret_value(name: str, source: str | None) -> str:
 
 
 def _typed(name: str) -> str:
-    """What is typed, without an echo. Raises `CliError`."""
+    """Read typed input without an echo. Raises `CliError`."""
     try:
         text = getpass.getpass(f"value of {clean(name)}: ")
         size = len(text.encode())

@@ -55,7 +55,7 @@ async def _lines() -> AsyncIterator[bytes]:
 
 
 async def _pieces() -> AsyncIterator[bytes]:
-    """What comes on stdin, as it comes."""
+    """Lines of stdin, as they arrive."""
     reader = asyncio.StreamReader()
     try:
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(

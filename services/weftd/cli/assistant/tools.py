@@ -1,4 +1,4 @@
-"""What an assistant may ask of a cluster. A tool that changes something is offered only if the person says so."""
+"""Tools for assistants. Tools that change something are offered only if the person allows it."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ LOG_BYTES_MAX = 64 << 10
 HIDDEN = "(hidden)"
 
 JobName = Annotated[str, Meta(min_length=1, max_length=63, description="The id of a job, or its name.")]
-Rows = Annotated[int, Meta(ge=1, le=ROWS_MAX, description="At most so many.")]
+Rows = Annotated[int, Meta(ge=1, le=ROWS_MAX, description="Maximum number of rows.")]
 
 
 class NoArguments(Struct, frozen=True, forbid_unknown_fields=True):
@@ -143,7 +143,7 @@ TOOLS = (
         takes=OneJob,
         run=lambda client, asked: client.explain(asked.job),
     ),
-    Tool(name="read_log", description="The end of what one rank of a job has written.", takes=LogWanted, run=_log),
+    Tool(name="read_log", description="The end of the log of one rank.", takes=LogWanted, run=_log),
     Tool(
         name="list_nodes",
         description="The nodes, their GPUs and the jobs that hold them.",
@@ -152,7 +152,7 @@ TOOLS = (
     ),
     Tool(
         name="list_queue",
-        description="The jobs that wait, in the order in which they are served, with the reason and the start.",
+        description="Waiting jobs in the order of the queue, with reason and estimated start.",
         takes=RowsWanted,
         run=lambda client, asked: client.queue(limit=asked.limit),
     ),

@@ -17,7 +17,7 @@ from weftd.cli.jobs.moments import later
 LOOK_SECONDS = 1.0
 _CORDON = "give nodes no new jobs; what runs there goes on"
 _DRAIN = (
-    "give nodes no new jobs; what runs there goes on, or with --evict is stopped with its grace and starts again"
+    "give nodes no new jobs; running jobs continue, or with --evict are stopped with their grace and start again"
     " elsewhere, charged with no try. A drain of a drained node replaces what was said before"
 )
 
@@ -25,7 +25,7 @@ _DRAIN = (
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     _draining(commands, "cordon", _CORDON)
     parser = _draining(commands, "drain", _DRAIN)
-    parser.add_argument("--evict", action="store_true", help="stop what runs there; a service replica by replica")
+    parser.add_argument("--evict", action="store_true", help="stop its jobs; a service replica by replica")
     parser.add_argument("--wait", action="store_true", help="return once nothing runs there; Ctrl-C changes nothing")
     parser = commands.add_parser("resume", help="let drained nodes take jobs again")
     parser.add_argument("ids", nargs="+", metavar="NODE")

@@ -81,7 +81,7 @@ class Board:
 
 
 def _size(job: JobView) -> tuple[int, int]:
-    """Of a service, how many replicas it should have, and has."""
+    """The desired and the current number of replicas of a service."""
     return (job.service.wanted, job.service.granted) if job.service is not None else (0, 0)
 
 

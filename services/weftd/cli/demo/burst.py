@@ -12,7 +12,7 @@ CONNECTIONS_MAX = 256
 
 
 class Burst(Struct, kw_only=True):
-    """What became of the requests. `seconds`: of those that were answered, from being due to the end of the answer."""
+    """The outcome of the requests. `seconds`: for answered ones, from their due time to the end of the answer."""
 
     sent: int = 0
     answered: int = 0

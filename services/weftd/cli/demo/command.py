@@ -134,7 +134,7 @@ def _gave_up(board: Board, *, stalled: bool, seconds_max: float) -> str:
 
 
 def _judged(show: Show, evidence: Mapping[str, Evidence], left_out: Mapping[str, str]) -> bool:
-    """Whether every job did its part; those that cannot be shown here are told of, and judged by nothing."""
+    """True if every job did its part. Parts that this machine cannot show are named and not judged."""
     seen = {name: left for name, left in evidence.items() if name not in left_out}
     verdicts = {name: judge(name, left) for name, left in seen.items()}
     missing = {

@@ -1,4 +1,4 @@
-"""What happens in the demo, in order; every wait ends at the latest when the demo's time is up."""
+"""The steps of the demo, in order; every wait ends at the latest when the demo's time is up."""
 
 import asyncio
 from contextlib import suppress

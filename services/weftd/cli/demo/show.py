@@ -1,4 +1,4 @@
-"""What a person sees of the demo: a live table on a terminal, plain lines elsewhere, and the table at the end."""
+"""The demo's output: a live table on a terminal, plain lines elsewhere, and the table at the end."""
 
 import time
 from collections.abc import Iterable, Mapping

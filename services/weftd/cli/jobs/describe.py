@@ -35,7 +35,7 @@ class Described(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("describe", help="one job and its whole story", description=__doc__)
+    parser = commands.add_parser("describe", help="show a job and its event history", description=__doc__)
     parser.add_argument(
         "job", nargs="?", metavar="JOB", help="its id, or its name: then the newest of that name; none: the cluster"
     )

@@ -21,7 +21,7 @@ _FINAL_EVENTS = frozenset(state.value for state in FINAL)
 
 
 def submitted_line(submitted: Submitted) -> str:
-    """What was submitted, and how to look at it."""
+    """The line about a submitted job, with the commands that follow it."""
     again = "" if submitted.created else " had been submitted with this key before"
     if submitted.id.startswith(ARRAY_PREFIX):
         many = f", {submitted.elements} elements" if submitted.elements else ""

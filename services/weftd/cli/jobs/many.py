@@ -41,7 +41,7 @@ def _add(
     parser = commands.add_parser(
         name, help=summary, description=f"{summary}. {(__doc__ or '').partition(chr(10))[2].strip()}"
     )
-    parser.add_argument("ids", nargs="*", metavar="JOB", help="an id, how it begins, a name, or a pattern of names")
+    parser.add_argument("ids", nargs="*", metavar="JOB", help="id, beginning of an id, name, or name pattern")
     selection.options(parser)
     selection.sure(parser, name)
     connection.options(parser)
@@ -129,5 +129,5 @@ async def _cancel_together(client: Client, args: argparse.Namespace, wanted: sel
 
 
 def _means_all(words: Sequence[str], wanted: selection.Filter) -> bool:
-    """Whether a pattern means every job of the caller, as `--all` does."""
+    """True if a pattern means every job of the caller, as `--all` does."""
     return any(set(word) == {"*"} for word in [*words, wanted.name] if word)

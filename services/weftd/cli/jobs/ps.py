@@ -33,10 +33,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("jobs", nargs="*", metavar="JOB", help="only these, whether they are over or not")
+    parser.add_argument("jobs", nargs="*", metavar="JOB", help="only these jobs, ended ones included")
     parser.add_argument("-a", "--all", action="store_true", help="list ended jobs as well")
     selection.options(parser)
-    parser.add_argument("--benchmarks", action="store_true", help="the benchmarks of GPUs too")
+    parser.add_argument("--benchmarks", action="store_true", help="include benchmarks of GPUs")
     parser.add_argument("--elements", action="store_true", help="the elements of arrays each as a job")
     parser.add_argument("-q", "--quiet", action="store_true", help="only the ids, one a line, for scripts")
     parser.add_argument("--limit", type=_limit, default=_PAGE, metavar="N", help=f"the newest N (default: {_PAGE})")

@@ -48,7 +48,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     _how(parser)
     _many(parser)
     _serves(parser)
-    parser.add_argument("-f", "--follow", action="store_true", help="stay, show its log, and exit as it does")
+    parser.add_argument("-f", "--follow", action="store_true", help="stream its log and exit with its status")
     parser.add_argument("--key", help="idempotency key: submitting again with it returns the same job")
     page.notes_option(parser)
     connection.options(parser)

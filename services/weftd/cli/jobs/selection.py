@@ -70,7 +70,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     """The options that select jobs."""
     group = parser.add_argument_group("which jobs; of several options all must hold")
     group.add_argument("--name", default="", metavar="NAME", help="job name; `*` is any characters, `?` is one")
-    group.add_argument("--label", action="append", default=[], metavar="K[=V]", help="label of the jobs; repeat it")
+    group.add_argument("--label", action="append", default=[], metavar="K[=V]", help="label of the jobs; repeatable")
     group.add_argument("--tenant", default="", metavar="T", help="tenant of the jobs; for administrators")
     group.add_argument(
         "--kind", action="append", default=[], choices=[kind.value for kind in Kind], metavar="KIND", help="repeat it"

@@ -31,7 +31,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     secret_option(parser)
     sync_option(parser)
     parser.add_argument("--key", help="idempotency key: submitting again with it returns the same job")
-    parser.add_argument("-f", "--follow", action="store_true", help="stay, show its log, and exit as it does")
+    parser.add_argument("-f", "--follow", action="store_true", help="stream its log and exit with its status")
     page.notes_option(parser)
     connection.options(parser)
     parser.set_defaults(func=submit)

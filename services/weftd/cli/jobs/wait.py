@@ -91,7 +91,7 @@ async def until_array_over(client: Client, array_id: str) -> ArrayView:
 
 
 async def exit_status_of_array(client: Client, array: ArrayView) -> int:
-    """Of an array that is over: the highest of its elements."""
+    """The exit status of an ended array: the highest of its elements."""
     if set(array.states) <= {JobState.SUCCEEDED}:
         return 0
     highest, after = 0, 0

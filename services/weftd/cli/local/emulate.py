@@ -63,7 +63,7 @@ async def emulate(args: argparse.Namespace) -> int:
     if gpu is None:
         raise CliError(f"{args.node} has no GPU {args.gpu}")
     if not gpu.emulated:
-        raise CliError(f"GPU {args.gpu} of {args.node} is real, and as fast as it is")
+        raise CliError(f"GPU {args.gpu} of {args.node} is real: only emulated GPUs can be slowed down")
     home = ClusterHome(weft_home(os.environ))
     folder = home.node(args.node) / "emulated"
     if not folder.is_dir():

@@ -1,4 +1,4 @@
-"""What can go wrong with a local cluster; the tree is drawn in `weftd.cli.local`."""
+"""Errors of a local cluster; the tree is drawn in `weftd.cli.local`."""
 
 from pathlib import Path
 

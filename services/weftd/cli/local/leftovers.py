@@ -54,7 +54,7 @@ def _leader(file: Path) -> int | None:
 
 
 def _held(file: Path) -> bool:
-    """Whether a process holds its lock."""
+    """True if a process holds its lock."""
     try:
         with file.open("rb") as opened:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -143,7 +143,7 @@ def environment(ours: Mapping[str, str], service: Service, admin_port: int) -> d
 
 
 async def says_ready(port: int, *, host: str = "127.0.0.1") -> bool:
-    """Whether the service whose probes are on this port answers 200 to /readyz."""
+    """True if the service whose probes are on this port answers 200 to /readyz."""
     try:
         async with asyncio.timeout(PROBE_SECONDS_MAX):
             reader, writer = await asyncio.open_connection(host, port)
@@ -157,7 +157,7 @@ async def says_ready(port: int, *, host: str = "127.0.0.1") -> bool:
 
 
 async def happens(event: Awaitable[object], *, seconds_max: float) -> bool:
-    """Whether the awaitable ends in time."""
+    """True if the awaitable ends in time."""
     try:
         async with asyncio.timeout(seconds_max):
             await event

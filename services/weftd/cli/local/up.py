@@ -34,7 +34,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--port", type=int, help="port of the gateway; 0 for any (default: 8470, or any if it is taken)"
     )
     parser.add_argument("--router-port", type=int, help="port of the router; 0 for any (default: 8480, or any)")
-    parser.add_argument("--nodes", type=int, metavar="N", help=f"default: {NODES}, or 1 with real GPUs")
+    parser.add_argument("--nodes", type=int, metavar="N", help=f"nodes (default: {NODES}, or 1 with real GPUs)")
     parser.add_argument(
         "--gpus", choices=("auto", "real", "emulated"), default="auto", help="auto: the real ones where there are any"
     )
@@ -144,8 +144,8 @@ def welcome(cluster: LocalCluster, dashboard: str) -> str:
         f'in another terminal (`export PATH="$PATH:{Path(sys.executable).parent}"` finds weft):',
         "  weft run --gpus 1 -- python3 train.py   a job",
         "  weft top                                the nodes, their GPUs and the queue, live",
-        "  weft ps, weft logs -f JOB               the jobs, and what one writes",
-        "  weft explain JOB, weft describe JOB     why it waits or failed, and its whole story",
+        "  weft ps, weft logs -f JOB               lists jobs; shows the log of one",
+        "  weft explain JOB, weft describe JOB     why a job waits or failed; its history",
         "from a program:",
         f"  export WEFT_URL={cluster.url} WEFT_TOKEN={cluster.token}",
         "",

@@ -16,7 +16,7 @@ _POWER_MAX = 300  # of ten
 
 
 class _NoValueError(ValueError):
-    """What a hyperparameter should have had, as a sentence."""
+    """The expected form of a hyperparameter, as a sentence."""
 
 
 def searched(

@@ -59,7 +59,7 @@ class Submission(Struct, frozen=True, kw_only=True):
 
 
 class _Script:
-    """What the options add up to, and the remarks on the way."""
+    """The job file that the options make, and remarks about them."""
 
     def __init__(self) -> None:
         self.options: dict[str, tuple[str, str]] = {}  # name → value, and where it is

@@ -15,7 +15,7 @@ _SHORT_MAX = 88  # characters of a list or mapping that stays on one line
 
 
 class Remark(Struct, frozen=True):
-    """What a person should know about one thing of the file. `where`: the option or field, and its line if known."""
+    """A remark for a person about one part of the file. `where`: the option or field, and its line if known."""
 
     where: str
     sentence: str

@@ -30,7 +30,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         " before WEFT_CONTEXT.",
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="list|use|show|delete")
-    each = verbs.add_parser("list", help="list them; the current one has a star")
+    each = verbs.add_parser("list", help="list contexts; the current one has a star")
     each.add_argument("--json", action="store_true", help="print JSON")
     each.set_defaults(func=listed)
     each = verbs.add_parser("use", help="send commands to this one from now on")

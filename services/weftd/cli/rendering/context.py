@@ -1,4 +1,4 @@
-"""What every drawing shares: the time, the colours, and bars, names and state words."""
+"""Shared by all tables: the time, colours, bars, names and state words."""
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence

@@ -73,7 +73,7 @@ def explanation(
 
 
 def tuned_lines(job: JobView, context: RenderContext) -> list[Text]:
-    """What holds a job back, what it leaves unused, what is proposed for it, and its limits that were changed."""
+    """A job's bottleneck, unused resources, proposals, and changed limits."""
     told = structs.replace(job, verdicts=tuple(one for one in job.verdicts if one.code not in NOTHING_TO_DO))
     return [Text.assemble(f"{title}: " if title else "", line) for title, line in verdict_lines(told, context)]
 
@@ -102,7 +102,7 @@ def _size(told: Explanation) -> list[str]:
 
 
 def _quota(told: Explanation) -> list[str]:
-    """What its tenant is guaranteed, and which tenants hold more than they are guaranteed."""
+    """The guarantee of its tenant, and the tenants that hold more than theirs."""
     quota = told.quota
     if quota is None:
         return []
@@ -115,7 +115,7 @@ def _quota(told: Explanation) -> list[str]:
 
 
 def _lent(told: Explanation, context: RenderContext) -> list[str]:
-    """What it lent to services, and that it gets that back."""
+    """GPUs that it lent to services, and that they come back."""
     lines = [
         f"  {gpu_text(lent.gpus)} to {clean(' '.join(part for part in (lent.name, f'({lent.service})') if part))},"
         f" for {span(context.now - lent.since)}" + ("" if lent.ranks else ": all of it gave way")

@@ -368,7 +368,7 @@ def _spec_lines(spec: JobSpec) -> list[tuple[str, Text]]:
 
 
 def _envelope(tuning: Tuning) -> str:
-    """Whether the job may be tuned, and how far; empty if the pool's settings apply."""
+    """True if the job may be tuned, and how far; empty if the pool's settings apply."""
     parts = [tuning.mode.value] if tuning.mode else []
     parts += [f"at most {plural(tuning.cpus, 'CPU')} in all"] if tuning.cpus is not None else []
     parts += [f"{tuning.memory} of memory each"] if tuning.memory else []

@@ -1,4 +1,4 @@
-"""What a job holds of GPUs that it shares: what it got, what that cost it, and the jobs beside it."""
+"""The shared GPUs of a job: GPU time received, slowdown, and the jobs beside it."""
 
 from collections.abc import Sequence
 

@@ -15,7 +15,7 @@ _HOW = {
 
 
 def is_sized(size: Mapping[str, RoleSize]) -> bool:
-    """Whether the job may have several sizes."""
+    """True if the job may have several sizes."""
     return any(role.least < role.most for role in size.values())
 
 

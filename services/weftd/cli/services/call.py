@@ -65,13 +65,13 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("-X", "--method", metavar="M", help="default: GET, or POST with -d")
     parser.add_argument("-d", "--data", metavar="DATA", help="the body; @FILE: of a file, @-: of stdin")
     parser.add_argument("-H", "--header", action="append", default=[], metavar="'NAME: VALUE'", help="repeat it")
-    parser.add_argument("-i", "--include", action="store_true", help="the answer's status and headers first")
+    parser.add_argument("-i", "--include", action="store_true", help="print the status and headers first")
     parser.add_argument(
         "--timeout",
         type=seconds,
         default=SILENCE_SECONDS_MAX,
         metavar="TIME",
-        help="give up once nothing came for this long (default: 5m)",
+        help="give up after this long without data (default: 5m)",
     )
     connection.options(parser)
     parser.set_defaults(func=call)

@@ -93,7 +93,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     parser.add_argument("--cpus", type=float, metavar="N", help="CPU cores (default: 1)")
     parser.add_argument("--memory", metavar="SIZE", default="2GiB", help="default: 2GiB")
-    parser.add_argument("--workdir", metavar="DIR", help="its folder; default: here, or the image's own")
+    parser.add_argument("--workdir", metavar="DIR", help="working directory (default: this folder, or the image's own)")
     parser.add_argument(
         "--volume",
         action="append",

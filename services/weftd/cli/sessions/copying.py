@@ -59,7 +59,7 @@ mkdir -p "$at" && exec tar -xf - -C "$at"
 
 
 class PathBeside(Struct, frozen=True):
-    """A path here, or with a `job` one beside that."""
+    """A local path, or with `job` a path on that job's node."""
 
     path: str
     job: str = ""
@@ -75,7 +75,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         epilog="weft cp train:checkpoints/last.pt .\nweft cp data/ train:/tmp/data\nweft cp ended:results/model.pt .",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("source", type=place, metavar="SOURCE", help="a path, or JOB:PATH")
+    parser.add_argument("source", type=place, metavar="SOURCE", help="local path, or JOB:PATH")
     parser.add_argument("target", type=place, metavar="TARGET", help="JOB:PATH, or a path")
     parser.add_argument(
         "--size-max",

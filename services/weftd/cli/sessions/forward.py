@@ -37,7 +37,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     which_run(parser)
     parser.add_argument(
-        "ports", nargs="+", type=wanted, metavar="[LOCAL:]PORT", help="LOCAL 0: a free one; default: as PORT"
+        "ports", nargs="+", type=wanted, metavar="[LOCAL:]PORT", help="ports; LOCAL 0: any free port (default: PORT)"
     )
     parser.set_defaults(func=forward)
 

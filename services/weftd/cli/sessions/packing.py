@@ -255,7 +255,7 @@ def parts_of(name: str) -> list[str] | None:
 
 
 def leads_inside(parts: list[str], to: str) -> bool:
-    """Whether a link of this place leads to one below the same folder, by its text alone: no name on its way may be
+    """True if a link of this place leads to one below the same folder, by its text alone: no name on its way may be
     gone back over, as that could be another link."""
     if not to or to.startswith("/") or "\0" in to:
         return False
@@ -286,7 +286,7 @@ class Packed:
 
 
 def _sent(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """What the job gets: its own user owns it. No devices, pipes and sockets."""
+    """The member as it is sent to a job, owned by its user; None for devices, pipes and sockets."""
     if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
         return None
     member.uid = member.gid = 0

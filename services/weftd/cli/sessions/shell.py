@@ -28,7 +28,7 @@ TERM = "xterm-256color"
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     shell_ = commands.add_parser(
         "shell",
-        help="a terminal beside a running job",
+        help="open a terminal in a running job",
         description="A terminal beside a running job: in its container or its folder, with its environment and within"
         " its limits. The job's story says who was there. Enter, ~ and . end a terminal that hangs.",
         epilog="weft shell train --rank 1\nweft shell train -- top",

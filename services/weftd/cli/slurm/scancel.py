@@ -59,7 +59,7 @@ def _numbers(word: str) -> list[str]:
 
 
 async def _each(client: Client, references: Sequence[Reference]) -> int:
-    """1 if one of the numbers is no job's; those that are over count as ended."""
+    """Exit status: 1 if one of the numbers is no job's; jobs that have ended count as cancelled."""
     status = 0
     for reference in references:
         try:

@@ -22,14 +22,14 @@ from weftd.cli.rendering.what_if import what_if_page
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
-        "what-if", help="compare the cluster with one that differs, job by job", description=__doc__
+        "what-if", help="simulate the queue with a change, and compare each job", description=__doc__
     )
     parser.add_argument("--order", default="", metavar="NAME", help="order of the queue, such as las")
     parser.add_argument("--placement", default="", metavar="NAME", help="placement policy, such as packed-sticky")
     parser.add_argument("--backfill", default="", metavar="NAME", help="backfill policy, such as none")
-    parser.add_argument("--add-nodes", type=int, default=0, metavar="N", help="N more nodes, like most of those there")
+    parser.add_argument("--add-nodes", type=int, default=0, metavar="N", help="number of nodes to add")
     parser.add_argument("--drain", action="append", default=[], metavar="NODE", help="this node drained; repeat it")
-    parser.add_argument("--submit", action="append", default=[], metavar="FILE", help="this job, too; repeat it")
+    parser.add_argument("--submit", action="append", default=[], metavar="FILE", help="job to add; repeatable")
     parser.add_argument("--ahead", default="30d", metavar="TIME", help="simulated time ahead (default: 30d)")
     parser.add_argument("--pool", default="", help="default: the default pool")
     connection.options(parser)

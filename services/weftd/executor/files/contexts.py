@@ -125,7 +125,7 @@ class Contexts:
         try:
             read = await self._bus.request(asked, ContextRead, seconds_max=ANSWER_SECONDS_MAX)
         except (BusError, ValueError) as error:
-            raise RuntimeUnavailableError(f"no gateway gives its files: {error}") from error
+            raise RuntimeUnavailableError(f"no gateway sends its files: {error}") from error
         if read.missing:
             raise BadContextError(f"its files are not stored any more ({order.context}): submit it again with --sync")
         if read.refused:

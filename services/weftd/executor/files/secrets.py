@@ -81,7 +81,7 @@ class SecretFiles:
                 os.fchmod(file.fileno(), 0o444)
 
     def _given(self, fd: int) -> bool:
-        """Whether the file belongs to the containers' user now, which then reads it alone."""
+        """True if the file belongs to the containers' user now, which then reads it alone."""
         user, _, group = self._owner.partition(":")
         if not user.isdigit() or not (group or "0").isdigit():
             return False
@@ -120,7 +120,7 @@ async def with_secrets(order: StartRun, bus: Bus, *, node_id: str, files: Secret
     try:
         read = await bus.request(asked, SecretsRead, seconds_max=ANSWER_SECONDS_MAX)
     except BusError as error:
-        raise RuntimeUnavailableError(f"no gateway gives its secrets: {error}") from error
+        raise RuntimeUnavailableError(f"no gateway sends its secrets: {error}") from error
     if read.refused:
         raise RuntimeUnavailableError(f"its secrets are not given: {read.refused}")
     named = {**order.secrets, **order.secret_files}

@@ -116,7 +116,7 @@ class Life:
                 self._fenced.write(Fenced(boot_id=self._boot, runs=tuple(sorted(ended))))
                 self._noted = ended
             except OSError as error:
-                say(f"cannot note whom it ended: {error}")
+                say(f"cannot record the runs that it ended: {error}")
 
     def _beat(self, now: float) -> None:
         try:

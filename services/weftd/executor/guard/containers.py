@@ -36,7 +36,7 @@ class Containers:
 
     @property
     def sure(self) -> bool:
-        """Whether the last look saw every run."""
+        """True if the last look saw every run."""
         return not self._silent
 
     @property

@@ -106,7 +106,7 @@ class Processes:
 
 
 def _command_ended(record: records.RunRecord, leader: int) -> bool:
-    """Whether the main process of a run has ended, and its shim waits for its release."""
+    """True if the main process of a run has ended, and its shim waits for its release."""
     pipes = find_pipes(leader, record.pipes)
     if pipes is None:
         return False

@@ -65,7 +65,7 @@ def port_taken(order: StartRun) -> Refusal:
 
 
 def meets_at_its_port(order: StartRun) -> bool:
-    """Whether other ranks meet this one at the port of rank 0. A job of one rank has the port for itself alone, and
+    """True if other ranks meet this one at the port of rank 0. A job of one rank has the port for itself alone, and
     may not even use it."""
     return order.rank == 0 and order.master_port > 0 and not is_alone(order)
 

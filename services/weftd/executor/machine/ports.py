@@ -45,7 +45,7 @@ def free_port(key: RunKey, ports: PortRange, taken: Container[int | None]) -> in
 
 
 def _listens(port: int) -> bool:
-    """Whether something listens at this port, at any address of this host. It may have changed a moment later."""
+    """True if something listens at this port, at any address of this host. It may have changed a moment later."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

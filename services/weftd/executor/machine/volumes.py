@@ -57,7 +57,7 @@ def resolved(volumes: Mapping[str, OwnedVolume], home: str) -> dict[str, OwnedVo
 
 
 def offered(volumes: Mapping[str, OwnedVolume]) -> tuple[OfferedVolume, ...]:
-    """What the control plane is told of them: no path."""
+    """The volumes as reported to the control plane, without paths."""
     return tuple(
         OfferedVolume(name=name, read_only=volume.read_only, tenants=volume.tenants)
         for name, volume in sorted(volumes.items())

@@ -69,7 +69,7 @@ def shm_of_host_full() -> tuple[Noted, ...]:
 
 
 def is_full(folder: str) -> bool | None:
-    """Whether the file system there is as good as full; None if that cannot be seen."""
+    """True if the file system there is as good as full; None if that cannot be seen."""
     with suppress(OSError):
         found = os.statvfs(folder)
         return found.f_bavail < found.f_blocks * SHM_LEFT_PART

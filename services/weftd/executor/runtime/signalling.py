@@ -15,7 +15,7 @@ CAUGHT, IGNORED, BLOCKED = "SigCgt", "SigIgn", "SigBlk"
 
 
 def not_handled(told: ResizeSignal) -> str:
-    return f"{told}: the main process does not handle it, and would end"
+    return f"{told}: the main process has no handler for it and would end"
 
 
 def signal_child(parent: int, parent_fd: int, told: ResizeSignal | StopSignal) -> str:
@@ -28,11 +28,11 @@ def signal_child(parent: int, parent_fd: int, told: ResizeSignal | StopSignal) -
     try:
         child = only_child(parent)
         if child is None:
-            return f"{told}: its command does not run"
+            return f"{told}: its command is not running"
         child_fd = os.pidfd_open(child)
         try:
             if child != only_child(parent):
-                return f"{told}: its command does not run"
+                return f"{told}: its command is not running"
             signal.pidfd_send_signal(parent_fd, 0)  # Still there, so its pid was not reused.
             if isinstance(told, ResizeSignal) and not handles(child, told):
                 return not_handled(told)
@@ -40,14 +40,14 @@ def signal_child(parent: int, parent_fd: int, told: ResizeSignal | StopSignal) -
         finally:
             os.close(child_fd)
     except ProcessLookupError:
-        return f"{told}: its command does not run"
+        return f"{told}: its command is not running"
     except OSError as error:
         return f"{told}: {error.strerror or error}"
     return ""
 
 
 def shows_children() -> bool:
-    """Whether this host shows the children of a process."""
+    """True if this host shows the children of a process."""
     return os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 
 

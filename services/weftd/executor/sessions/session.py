@@ -163,7 +163,7 @@ class Session:
             async with asyncio.timeout(END_SECONDS_MAX):
                 await self._channel.end()
         except (OSError, TimeoutError, RuntimeUnavailableError) as error:
-            logger.warning("what is left of a session in %s: %s", self.key, error)
+            logger.warning("a session in %s is not cleaned up: %s", self.key, error)
         self._news.set()
 
 

@@ -61,7 +61,7 @@ class Sessions:
         try:
             await self._runtime.end_sessions()
         except (OSError, RuntimeUnavailableError) as error:
-            logger.warning("sessions of before are not looked for: %s", error)
+            logger.warning("earlier sessions are not cleaned up: %s", error)
 
     async def open(self, ask: OpenSession) -> SessionOpened:
         found = self._open.get(ask.session_id)

@@ -15,7 +15,7 @@ from weftd.executor.runs import RunKey
 
 AUTO, HOOK, TIME_SLICE = "auto", "hook", "time-slice"
 CHOICES = (AUTO, HOOK, TIME_SLICE)
-"""What a node's owner may choose."""
+"""Choices of a node's owner."""
 
 
 class ShareMount(Struct, frozen=True):

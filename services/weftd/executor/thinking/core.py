@@ -174,11 +174,11 @@ class Reconciler:
         )
 
     def fenced(self, now: float) -> bool:
-        """Whether the last good sync is too long ago; true also without any on record."""
+        """True if the last good sync is too long ago; true also without any on record."""
         return self._synced_at is None or now - self._synced_at > self._timings.fence_seconds
 
     def permits(self, key: RunKey, now: float) -> bool:
-        """Whether `key` may start at this moment."""
+        """True if `key` may start at this moment."""
         return self._starting(now) and key in (self._desired or {}) and key not in self._stops
 
     def patterns(self) -> dict[RunKey, str]:
@@ -352,7 +352,7 @@ class Reconciler:
         self._holding = {key: holding for key, holding in self._holding.items() if key in kept}
 
     def _removable(self, key: RunKey) -> bool:
-        """Whether the control plane knows the run's end and no longer desires it, so that no exit status is lost."""
+        """True if the control plane knows the run's end and no longer desires it, so that no exit status is lost."""
         return self._desired is not None and key not in self._desired and key in self._told
 
     def _remove(self, run: Run) -> Remove:
@@ -389,7 +389,7 @@ class Reconciler:
         return [Kill(key)] if due else []
 
     def _breaks_out(self, key: RunKey) -> bool:
-        """Whether a strict pool ends this run because it uses its GPU outside its share."""
+        """True if a strict pool ends this run because it uses its GPU outside its share."""
         if not self._strict or self._outside.get(key, -1.0) < self._timings.outside_seconds:
             return False
         order = (self._desired or {}).get(key)

@@ -22,7 +22,7 @@ ROUTERS_MAX = 256
 
 
 class _Router(Struct):
-    """What one router said last, and of which of the draining runs it has no more requests."""
+    """The last message of one router, and the draining runs for which it has no more requests."""
 
     heard_at: float
     newest: tuple[str, int] = ("", -1)  # boot and number of its newest message

@@ -41,7 +41,7 @@ class _Trying(Struct, frozen=True, kw_only=True):
 
 
 class Showing:
-    """What each run was shown. A failed try is repeated after `again_seconds`, doubled each time up to `again_max`."""
+    """The members that each run has seen. A failed try is repeated after `again_seconds`, doubled up to `again_max`."""
 
     def __init__(self, *, again_seconds: float, again_max: float, changing: Iterable[Changing] = ()) -> None:
         self._again_seconds = again_seconds

@@ -56,7 +56,7 @@ class Readiness:
 
     @property
     def serves(self) -> bool:
-        """Whether a run of this node serves requests."""
+        """True if a run of this node serves requests."""
         return bool(self._runs)
 
     @property
@@ -104,8 +104,8 @@ class Readiness:
         found.ready = ready
 
     def settled(self, now: float) -> bool:
-        """Whether the endpoints may be told. What a list leaves out is gone, so the first one waits until all runs that
-        were there when the executor started have answered, or should have."""
+        """True if the endpoints may be published. A replica that a list omits is gone, so the first list waits until
+        all runs that were there when the executor started have answered, or should have."""
         if self._began is None:
             return False
         return now >= self._began + SETTLE_SECONDS or all(found.ready is not None for found in self._found.values())
@@ -164,7 +164,7 @@ class Readiness:
         return tuple(found)
 
     def must_finish(self, run: Run, now: float, *, seconds_max: float | None = None) -> bool:
-        """Whether a run that is to be stopped must first be left to finish its requests."""
+        """True if a run that is to be stopped must first be left to finish its requests."""
         if run.serve is None or run.key not in self._runs or not self.was_ready(run.key):
             return False
         if self.draining.begin(run.key, run.serve.drain, now):

@@ -69,15 +69,15 @@ class Accounts:
         self._usages: OrderedDict[int, Fresh[Usage]] = OrderedDict()
 
     async def of(self, seconds: int, until: float | None) -> GpuAccount:
-        """Of the so many seconds until then, or until now. Raises RejectedError, StoreUnavailableError."""
+        """Usage of a period that ends then, or now. Raises RejectedError, StoreUnavailableError."""
         return await self._fresh(self._kept, (seconds, until), partial(self._read, seconds, until), KEPT_MAX).get()
 
     def usage_at_hand(self, seconds: int) -> bool:
-        """Whether `usage` begins no read."""
+        """True if `usage` begins no read."""
         return seconds in self._usages and self._usages[seconds].at_hand
 
     async def usage(self, seconds: int) -> Usage:
-        """Of the last so many seconds, by tenant and by step. Raises RejectedError, StoreUnavailableError."""
+        """Usage of the last seconds, by tenant and by step. Raises RejectedError, StoreUnavailableError."""
         return await self._fresh(self._usages, seconds, partial(self._add_up, seconds), USAGES_MAX).get()
 
     def _fresh(self, kept: OrderedDict[K, Fresh[V]], key: K, read: Callable[[], Awaitable[V]], most: int) -> Fresh[V]:

@@ -34,7 +34,7 @@ def billed(
     ledger: UsedLedger,
     capacity: bool,
 ) -> UsageView:
-    """Of one tenant (`only`), or of all. May take a second: for a thread."""
+    """The bill of one tenant (`only`), or of all. May take a second: call it in a thread."""
     books = Books(nodes=found.nodes, prices=prices, ledger=ledger)
     shown = (one for one in found.stretches if only in (None, one.job.tenant))
     total, rows = rows_of(shown, by, books, label=label)

@@ -31,23 +31,26 @@ _matches_token = re.compile(TOKEN_PATTERN).fullmatch
 
 
 class ArraysQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    tenant: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="For an administrator.")] | None = None
-    open: Annotated[bool, Meta(description="1: only those with an element that waits or runs.")] = False
+    tenant: (
+        Annotated[str, Meta(pattern=TOKEN_PATTERN, description="Only arrays of this tenant; for administrators.")]
+        | None
+    ) = None
+    open: Annotated[bool, Meta(description="1: only arrays with an element that waits or runs.")] = False
     limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = LIMIT_MAX
 
 
 class ElementsQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    state: Annotated[str, Meta(description=f"One or several, with commas, of: {STATES}.")] = ""
-    limit: Annotated[int, Meta(ge=1, le=ELEMENTS_SHOWN_MAX, description="Elements that are looked through.")] = 100
-    after: Annotated[int, Meta(ge=0, lt=2**62, description="`before` of the page before this.")] = 0
+    state: Annotated[str, Meta(description=f"One or several of these, separated by commas: {STATES}.")] = ""
+    limit: Annotated[int, Meta(ge=1, le=ELEMENTS_SHOWN_MAX, description="Maximum number of elements to search.")] = 100
+    after: Annotated[int, Meta(ge=0, lt=2**62, description="`before` of the previous page.")] = 0
 
 
 @operation(
     "GET /v1/arrays",
     "jobs",
     "List arrays, the newest first",
-    description="Each as one, with how many of its elements are in each state.",
-    answers={200: RouteAnswer(description="At most `limit` of them.", type=ArraysView)},
+    description="Each array as one row, with the number of its elements in each state.",
+    answers={200: RouteAnswer(description="At most `limit` arrays.", type=ArraysView)},
     example="?open=1",
 )
 async def arrays(call: Call[ArraysQuery]) -> web.StreamResponse:
@@ -74,8 +77,8 @@ async def array(call: Call[NoQuery]) -> web.StreamResponse:
     "GET /v1/arrays/{array}/elements",
     "jobs",
     "List the elements of an array",
-    description="In the order of their indices; `before` of an answer is the `after` of the next request.",
-    answers={200: RouteAnswer(description="A page of them.", type=JobsView)},
+    description="Elements in the order of their indices. Send `before` of an answer as `after` of the next request.",
+    answers={200: RouteAnswer(description="A page of elements.", type=JobsView)},
     example="?state=failed&limit=1000",
 )
 async def elements(call: Call[ElementsQuery]) -> web.StreamResponse:
@@ -92,7 +95,7 @@ async def elements(call: Call[ElementsQuery]) -> web.StreamResponse:
     return answer(JobsView(jobs=views, before=before), headers=next_page(call.request, after=before))
 
 
-ASKED = {202: RouteAnswer(description="Stored; the scheduler does it.", type=ArrayAsked)}
+ASKED = {202: RouteAnswer(description="The command is stored; the scheduler will execute it.", type=ArrayAsked)}
 
 
 @operation(
@@ -114,8 +117,8 @@ async def cancel(call: Call[NoQuery]) -> web.StreamResponse:
 @operation(
     "POST /v1/arrays/{array}/requeue",
     "jobs",
-    "Run elements again that are over",
-    description="All of them, those of some indices, or those that failed. All are asked for, or none.",
+    "Run ended elements again",
+    description="All elements, some indices, or the failed ones. If one cannot be queued, none is.",
     body=ElementsWanted,
     answers=ASKED,
     example="""-d '{"failed": true}'""",

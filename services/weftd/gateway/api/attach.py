@@ -43,26 +43,29 @@ Side = Annotated[int, Meta(ge=0, le=SIDE_MAX)]
 
 class AttachQuery(Struct, frozen=True, forbid_unknown_fields=True):
     kind: SessionKind = SessionKind.SHELL
-    rank: Annotated[int, Meta(ge=0, le=65535, description="With a role, it counts within that role.")] = 0
+    rank: Annotated[int, Meta(ge=0, le=65535, description="Rank of the job, or with `role` within that role.")] = 0
     role: Annotated[str, Meta(pattern=TOKEN_PATTERN)] | None = None
-    tty: Annotated[bool, Meta(description="On a terminal of its own.")] = False
+    tty: Annotated[bool, Meta(description="Allocate a terminal.")] = False
     rows: Side = 0
     columns: Side = 0
     term: Annotated[
         str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,62}$(?!\n)", description="The type of the terminal.")
     ] = "xterm"
-    port: Annotated[int, Meta(ge=0, le=65535, description="With `kind=port`: where the run listens.")] = 0
-    session: Annotated[str, Meta(pattern=r"^[a-z0-9]{0,64}$(?!\n)", description="Go on with this session.")] = ""
-    read: Annotated[int, Meta(ge=0, le=OFFSET_MAX, description="With `session`: how much of its output you have.")] = 0
+    port: Annotated[int, Meta(ge=0, le=65535, description="With `kind=port`: port on which the run listens.")] = 0
+    session: Annotated[str, Meta(pattern=r"^[a-z0-9]{0,64}$(?!\n)", description="Resume this session.")] = ""
+    read: Annotated[
+        int,
+        Meta(ge=0, le=OFFSET_MAX, description="With `session`: number of output bytes that the client has received."),
+    ] = 0
 
 
 @operation(
     "GET /v1/jobs/{job}/attach",
     "jobs",
     "A shell, a command or a connection in a run",
-    description="A WebSocket. Unless it is for a port or goes on with a session, its first text frame says the"
-    ' command: `{"command": ["ls", "-l"]}`, or `{}` for a shell. Binary frames to the run are its input, those from'
-    " it are a byte (1 output, 2 errors) and bytes of that. Text frames are JSON, as docs/shell.md has them.",
+    description="A WebSocket. For a new shell or command, the first text frame has the command:"
+    ' `{"command": ["ls", "-l"]}`, or `{}` for a shell. Binary frames to the run are its input. Binary frames from the'
+    " run are one byte (1: stdout, 2: stderr), then the output. docs/shell.md describes the JSON of text frames.",
     answers={101: RouteAnswer(description="The WebSocket is open.")},
     example="?kind=exec&rank=0",
 )
@@ -159,7 +162,7 @@ async def _carried(gateway: Gateway, tenant: str, count: int) -> None:
 
 
 async def _command(socket: web.WebSocketResponse) -> tuple[str, ...]:
-    """What the first frame orders."""
+    """The command in the first frame."""
     frame = await socket.receive(timeout=ORDER_SECONDS_MAX)
     if frame.type is not WSMsgType.TEXT:
         raise RejectedError(400, "command", 'the first frame is text, such as {"command": ["ls", "-l"]}')

@@ -22,19 +22,19 @@ JOBS = r"^([a-z0-9-]{1,63}(,[a-z0-9-]{1,63}){0,49})?$(?!\n)"
 
 
 class LiveQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    follow: Annotated[bool, Meta(description="0: the snapshot alone, as JSON.")] = True
+    follow: Annotated[bool, Meta(description="0: return only the snapshot, as JSON.")] = True
 
 
 @operation(
     "GET /v1/live",
     "cluster",
     "The cluster live, on one stream",
-    description="First `event: snapshot`, whose data are a LiveSnapshot; then `event: delta`, at most each quarter"
-    " of a second, with what changed (LiveDelta). Another snapshot comes in place of deltas that a slow reader did"
-    " not take. Of another tenant's job only the id is told, and the GPUs that it holds.",
+    description="The first event is a `snapshot` (LiveSnapshot). After it, `delta` events list the changes (LiveDelta),"
+    " at most four a second. A reader that is too slow gets a new snapshot instead of the missed deltas. Jobs of other"
+    " tenants appear only as an id with the GPUs that they hold.",
     answers={
         200: RouteAnswer(
-            description="The stream; or the snapshot alone.",
+            description="The stream, or with `follow=0` the snapshot.",
             type=LiveSnapshot,
             streamed=(LiveSnapshot, LiveDelta),
             media=(SSE, JSON),
@@ -65,9 +65,9 @@ async def live(call: Call[LiveQuery]) -> web.StreamResponse:
     "GET /v1/queue",
     "cluster",
     "The queue, in the order in which it is served",
-    description="Every job with its place, and why it waits. Jobs that the caller may not see are counted in the"
-    " places, and not shown. A reply is at most 200 kB: where rows are long there are fewer than `limit`.",
-    answers={200: RouteAnswer(description="A part of it.", type=QueueView)},
+    description="Each waiting job with its place and the reason why it waits. Jobs that the caller may not see count in"
+    " the places but are not listed. An answer has at most 200 kB, so it may have fewer rows than `limit`.",
+    answers={200: RouteAnswer(description="A page of the queue.", type=QueueView)},
     example="?text=train&limit=20",
 )
 async def queue(call: Call[QueueQuery]) -> web.StreamResponse:
@@ -84,17 +84,17 @@ async def queue(call: Call[QueueQuery]) -> web.StreamResponse:
 
 class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
     pool: Annotated[str, Meta(pattern=TOKEN_PATTERN)] = "default"
-    after: Annotated[str, Meta(pattern=AFTER, description="`after` of the part before this.")] = "0-0"
+    after: Annotated[str, Meta(pattern=AFTER, description="`after` of the previous page.")] = "0-0"
     limit: Annotated[int, Meta(ge=1, le=1000)] = 1000
 
 
 @operation(
     "GET /v1/history",
     "cluster",
-    "What the scheduler decided, and from what",
-    description="Every record that is kept of a pool, in order and in parts: `weft replay` derives them anew.",
+    "Recorded decisions of the scheduler and their inputs",
+    description="Every stored record of a pool, in order, in pages. `weft replay` computes the decisions again.",
     who=Audience.ADMIN,
-    answers={200: RouteAnswer(description="A part of it.", type=HistoryView)},
+    answers={200: RouteAnswer(description="A page of the history.", type=HistoryView)},
     example="?pool=default",
 )
 async def history(call: Call[HistoryQuery]) -> web.StreamResponse:
@@ -115,10 +115,10 @@ class SpecificationsQuery(Struct, frozen=True, forbid_unknown_fields=True):
 @operation(
     "GET /v1/history/specifications",
     "cluster",
-    "What jobs in the history were submitted as",
-    description="The records of the history name jobs; their specifications are here, in parts.",
+    "Specifications of the jobs in the history",
+    description="The records of the history refer to jobs by id. This returns the specifications, in pages.",
     who=Audience.ADMIN,
-    answers={200: RouteAnswer(description="A part of them.", type=SpecificationsView)},
+    answers={200: RouteAnswer(description="A page of specifications.", type=SpecificationsView)},
     example="?jobs=j-1,j-2",
 )
 async def specifications(call: Call[SpecificationsQuery]) -> web.StreamResponse:

@@ -24,15 +24,15 @@ CURSOR = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
 NOW = "now"
 FIRST = "0-0"  # before all events
 SSE = "text/event-stream"
-LAST_EVENT = Header(name="Last-Event-ID", description="The `id` of the last event received: go on behind it.")
+LAST_EVENT = Header(name="Last-Event-ID", description="The `id` of the last received event: continue after it.")
 EVENTS = {200: RouteAnswer(description="CloudEvents.", type=list[EventView], media=(JSON, SSE))}
 FINAL_EVENTS = frozenset(state.value for state in FINAL)
 OPENING = b"retry: 1000\n\n"
 HEARTBEAT = b": beat\n\n"
 
-Cursor = Annotated[str, Meta(description="Only events behind this one: its `cursor`; or `now`.")]
+Cursor = Annotated[str, Meta(description="Only events after this one: its `cursor`, or `now`.")]
 Before = Annotated[
-    str, Meta(description="The last events before this one: its `cursor`; or `now`. Not with `after`, not as a stream.")
+    str, Meta(description="The last events before this one: its `cursor`, or `now`. Not with `after` or a stream.")
 ]
 Follow = Annotated[bool, Meta(description="Stream them as they happen; `Accept: text/event-stream` says the same.")]
 Limit = Annotated[
@@ -40,7 +40,7 @@ Limit = Annotated[
     Meta(
         ge=1,
         le=1000,
-        description="At most so many. A page of large events ends earlier, and has a `Link` to the next.",
+        description="Maximum number of events. A page of large events has fewer, and a `Link` to the next page.",
     ),
 ]
 
@@ -62,10 +62,10 @@ class StoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
 @operation(
     "GET /v1/events",
     "events",
-    "What happens",
-    description="The newest events, or those behind a cursor. Where there are more, `Link` leads to the next page."
-    " As a stream: from now, or from behind a cursor."
-    " A tenant hears of its own jobs, an administrator of all jobs and of nodes.",
+    "List or stream events",
+    description="The newest events, or those after a cursor. If there are more, `Link` has the next page. A stream"
+    " begins now, or after a cursor. A tenant gets events of its own jobs, an administrator those of all jobs and"
+    " nodes.",
     headers=(LAST_EVENT,),
     answers=EVENTS,
     example="?follow=1",
@@ -88,12 +88,12 @@ async def all_events(call: Call[EventsQuery]) -> web.StreamResponse:
 @operation(
     "GET /v1/jobs/{job}/events",
     "jobs",
-    "A job's story",
-    description="Each event with its cause, from the first one on, or the last ones `before` a cursor. Where there"
-    " are more, `Link` leads to the next page. As a stream (`Accept: text/event-stream`, or `follow=1`) it goes on"
-    " as things happen and ends after the job is over.",
+    "Event history of a job",
+    description="Each event with its cause, from the first, or the last ones `before` a cursor. If there are more,"
+    " `Link` has the next page. A stream (`Accept: text/event-stream`, or `follow=1`) continues until the job has"
+    " ended.",
     headers=(LAST_EVENT,),
-    answers={**EVENTS, 204: RouteAnswer(description="The job is over and all was told: do not come back.")},
+    answers={**EVENTS, 204: RouteAnswer(description="The job has ended and all events were sent: do not reconnect.")},
     example="?follow=1",
 )
 async def job_events(call: Call[StoryQuery]) -> web.StreamResponse:

@@ -41,9 +41,11 @@ Path = Annotated[
     str,
     Meta(max_length=PATH_CHARACTERS_MAX, description="Below `results` or `checkpoints`; any other is below `results`."),
 ]
-Rank = Annotated[int, Meta(ge=0, le=65535, description="The rank on whose node they are. With a role, within that.")]
+Rank = Annotated[
+    int, Meta(ge=0, le=65535, description="Rank whose node has the files, or with `role` within that role.")
+]
 Role = Annotated[str, Meta(pattern=TOKEN_PATTERN)]
-Epoch = Annotated[int, Meta(ge=0, le=2**31 - 1, description="Without: the newest that was placed.")]
+Epoch = Annotated[int, Meta(ge=0, le=2**31 - 1, description="Epoch (default: the newest that was placed).")]
 
 
 class FilesQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,7 +53,7 @@ class FilesQuery(Struct, frozen=True, forbid_unknown_fields=True):
     rank: Rank = 0
     role: Role | None = None
     epoch: Epoch | None = None
-    after: Annotated[str, Meta(max_length=PATH_CHARACTERS_MAX, description="`next` of the page before.")] = ""
+    after: Annotated[str, Meta(max_length=PATH_CHARACTERS_MAX, description="`next` of the previous page.")] = ""
     limit: Annotated[int, Meta(ge=1, le=FILES_MAX)] = FILES_MAX
 
 
@@ -65,8 +67,8 @@ class FileQuery(Struct, frozen=True, forbid_unknown_fields=True):
 FILE_HEADERS = (
     Header(name="Range", description="`bytes=a-b`, `bytes=a-` or `bytes=-n`."),
     Header(name="If-Range", description="An `ETag`: with another one the whole file is sent."),
-    Header(name="ETag", description="Changes when the file does.", of_answer=True),
-    Header(name="X-Weft-Node", description="The node that has it.", of_answer=True),
+    Header(name="ETag", description="Changes when the file changes.", of_answer=True),
+    Header(name="X-Weft-Node", description="The node that has the file.", of_answer=True),
 )
 
 
@@ -76,7 +78,7 @@ FILE_HEADERS = (
     "List the files of a job",
     description="What its runs wrote to `WEFT_RESULTS` and `WEFT_CHECKPOINT_DIR`, on the node of one rank, also after"
     " the end of the job, for as long as the node keeps them.",
-    answers={200: RouteAnswer(description="A page of them.", type=JobFilesView)},
+    answers={200: RouteAnswer(description="A page of files.", type=JobFilesView)},
     example="?path=results",
 )
 async def files(call: Call[FilesQuery]) -> web.StreamResponse:
@@ -105,11 +107,11 @@ async def files(call: Call[FilesQuery]) -> web.StreamResponse:
     "GET /v1/jobs/{job}/file",
     "jobs",
     "Read a file of a job",
-    description="An answer that is cut off goes on with a `Range`, and the `ETag` as `If-Range`.",
+    description="To resume an interrupted download, send `Range`, and the `ETag` as `If-Range`.",
     headers=FILE_HEADERS,
     answers={
         200: RouteAnswer(description="The file.", type=bytes, media=("application/octet-stream",)),
-        206: RouteAnswer(description="The part asked for.", type=bytes, media=("application/octet-stream",)),
+        206: RouteAnswer(description="The requested part.", type=bytes, media=("application/octet-stream",)),
     },
     example="?path=results/model.pt",
 )
@@ -130,8 +132,8 @@ async def file(call: Call[FileQuery]) -> web.StreamResponse:
     "DELETE /v1/jobs/{job}/files",
     "jobs",
     "Delete files of a job",
-    description="Of a job that has ended. Without a path all of its files on that node.",
-    answers={200: RouteAnswer(description="They are deleted.", type=FilesDeletedView)},
+    description="Delete files of a job that has ended. Without a path, delete all of its files on that node.",
+    answers={200: RouteAnswer(description="The files are deleted.", type=FilesDeletedView)},
     example="?path=checkpoints",
 )
 async def delete(call: Call[FilesQuery]) -> web.StreamResponse:

@@ -15,18 +15,18 @@ from weftd.gateway.readmodel.views import node_views
 
 
 class GpusQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    node: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="Those of one node.")] | None = None
-    pool: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="Those of one pool.")] | None = None
+    node: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="Only GPUs of this node.")] | None = None
+    pool: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="Only GPUs of this pool.")] | None = None
 
 
 @operation(
     "GET /v1/gpus",
     "cluster",
     "List the GPUs",
-    description="What each is and does now, who holds it, and how fast it is for each class of jobs: what is"
-    " believed of that, from how many samples, how old, and from where. An emulated GPU is called so. Of another"
-    " tenant's job only the id is told.",
-    answers={200: RouteAnswer(description="All of them.", type=GpusView)},
+    description="Each GPU with its model, current use, holder, and speed for each class of jobs: the estimate, the"
+    " number of samples, their age and their source. Emulated GPUs are marked. Jobs of other tenants appear only as"
+    " an id.",
+    answers={200: RouteAnswer(description="All GPUs.", type=GpusView)},
     example="?node=node-1",
 )
 async def gpus(call: Call[GpusQuery]) -> web.StreamResponse:

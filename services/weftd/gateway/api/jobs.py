@@ -57,12 +57,14 @@ LIMIT_MAX = 1000
 
 
 class JobsQuery(JobsSelected, frozen=True, forbid_unknown_fields=True):
-    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX, description="Fewer come where jobs are large.")] = 100
-    before: Annotated[int, Meta(ge=0, lt=2**62, description="`before` of the page before this.")] = 0
+    limit: Annotated[
+        int, Meta(ge=1, le=LIMIT_MAX, description="Maximum number of jobs; a page of large jobs has fewer.")
+    ] = 100
+    before: Annotated[int, Meta(ge=0, lt=2**62, description="`before` of the previous page.")] = 0
 
     @property
     def is_plain(self) -> bool:
-        """Whether it selects by what the store has an index for: tenant, state and one name."""
+        """True if it selects by what the store has an index for: tenant, state and one name."""
         named = self.name is None or not is_pattern(self.name)
         others = (self.id, self.label or None, self.kind or None, self.node, self.since)
         return named and self.benchmarks and all(each is None for each in others)
@@ -75,17 +77,18 @@ SPEC_MEDIA = (JSON, "application/yaml", "text/yaml", "application/x-yaml")
     "POST /v1/jobs",
     "jobs",
     "Submit a job",
-    description="Answered when it is durable: from then on it is not lost. With an `Idempotency-Key` it may be"
-    " sent again without harm: the same key is the same job. A tenant that has as much open as it may gets a 429.",
+    description="The gateway answers when the job is stored durably, so an acknowledged job is not lost. A request with"
+    " an `Idempotency-Key` can be repeated: the same key returns the same job. A tenant at its limit of open jobs"
+    " gets a 429.",
     body=JobSpec,
     body_media=SPEC_MEDIA,
     headers=(
         Header(name="Idempotency-Key", description="1 to 255 printable characters; kept with the job."),
-        Header(name="Location", description="Where the job is.", of_answer=True),
+        Header(name="Location", description="URL of the job.", of_answer=True),
     ),
     answers={
-        201: RouteAnswer(description="Stored.", type=Submitted),
-        200: RouteAnswer(description="This key had submitted this job before.", type=Submitted),
+        201: RouteAnswer(description="The job is stored.", type=Submitted),
+        200: RouteAnswer(description="This key submitted this job earlier.", type=Submitted),
     },
     example="""-d '{"name": "hello", "command": ["python3", "-c", "print(42)"]}'""",
 )
@@ -105,7 +108,7 @@ async def submit(call: Call[NoQuery]) -> web.StreamResponse:
     "GET /v1/jobs",
     "jobs",
     "List jobs, the newest first",
-    answers={200: RouteAnswer(description="A page of them.", type=JobsView)},
+    answers={200: RouteAnswer(description="A page of jobs.", type=JobsView)},
     example="?state=queued,running&limit=20",
 )
 async def jobs(call: Call[JobsQuery]) -> web.StreamResponse:
@@ -131,8 +134,8 @@ async def jobs(call: Call[JobsQuery]) -> web.StreamResponse:
     "GET /v1/jobs/{job}",
     "jobs",
     "Look at a job",
-    description="With its specification, its placement, what each rank has, against what it asked for, and does,"
-    " how fast it goes on, what holds it back, and how fast it was at other sizes.",
+    description="The job with its specification and placement; for each rank its resources, requested and granted, and"
+    " their use; its speed, its bottleneck, and its speed at other sizes.",
     answers={200: RouteAnswer(description="The job.", type=JobView)},
     example="?at=2026-01-31T12:00:00Z",
 )
@@ -161,9 +164,9 @@ async def job(call: Call[PastQuery]) -> web.StreamResponse:
 @operation(
     "GET /v1/jobs/{job}/explain",
     "jobs",
-    "Why it waits, or why it is where it is",
-    description="A stable code, a sentence, the numbers, who holds what it needs, and an estimate. Of another"
-    " tenant's job only the id is told.",
+    "Why a job waits, or why it runs where it runs",
+    description="A stable code, a sentence, the numbers, the holders of the resources that it needs, and an estimate."
+    " Jobs of other tenants appear only as an id.",
     answers={200: RouteAnswer(description="The explanation.", type=Explanation)},
 )
 async def explain(call: Call[NoQuery]) -> web.StreamResponse:
@@ -195,7 +198,7 @@ async def cancel(call: Call[NoQuery]) -> web.StreamResponse:
     "POST /v1/jobs/{job}/requeue",
     "jobs",
     "Put a job back into the queue",
-    description="Also one that is over: it runs again, in its next epoch.",
+    description="A job that has ended is queued, too: it runs again in its next epoch.",
     answers=ACCEPTED,
 )
 async def requeue(call: Call[NoQuery]) -> web.StreamResponse:
@@ -243,9 +246,9 @@ async def prioritise(call: Call[NoQuery]) -> web.StreamResponse:
     "POST /v1/jobs/{job}/scale",
     "jobs",
     "Change a job's size",
-    description="Replicas by role, each between `min` and `max` of that role; a role that is not named stays as it"
-    " is. A job that waits starts with that size. One that runs takes it live, or by a restart from its checkpoint;"
-    " one that can do neither gets a 409. It grows as soon as there is room.",
+    description="Number of replicas by role, each between the role's `min` and `max`; other roles keep theirs. A"
+    " waiting job starts with the new size. A running job changes live, or by a restart from its checkpoint; a job"
+    " that allows neither gets a 409. A job grows as soon as GPUs are free.",
     body=SizeWanted,
     answers=ACCEPTED,
     example="""-d '{"size": {"worker": 4}}'""",
@@ -263,9 +266,9 @@ async def scale(call: Call[NoQuery]) -> web.StreamResponse:
     "POST /v1/jobs/{job}/share",
     "jobs",
     "Change a running job's share of a GPU",
-    description="`request` and `limit` of each rank of one role, as parts of a GPU; what is not given stays as it"
-    " is. The request grows only as far as its GPU has room: the job's event `tuned` says how far. A job that"
-    " begins anew has what its specification says.",
+    description="`request` and `limit` of each rank of one role, as fractions of a GPU; a missing one stays unchanged."
+    " The request grows only as far as the GPU has free capacity; the job's event `tuned` has the result. A job that"
+    " starts again gets the share of its specification.",
     body=ShareWanted,
     answers=ACCEPTED,
     example="""-d '{"request": 0.5, "limit": 0.8}'""",
@@ -331,15 +334,15 @@ def _asked(call: Call[NoQuery], kind: AskKind, job: Job, *, size: int = 0) -> we
     "GET /v1/jobs/{job}/endpoints",
     "services",
     "Where a service's replicas are",
-    description="Every replica that listens, with its address, and the URL of the service at the router. For those"
-    " who bring their own balancer: ask again with `If-None-Match`, or take `weft.endpoints.*` from NATS.",
+    description="Every replica that listens, with its address, and the URL of the service at the router. A load"
+    " balancer of your own can poll this with `If-None-Match`, or subscribe to `weft.endpoints.*` on NATS.",
     headers=(
         Header(name="If-None-Match", description="The `ETag` of an earlier answer."),
-        Header(name="ETag", description="Another one whenever the answer is different.", of_answer=True),
+        Header(name="ETag", description="Changes whenever the answer changes.", of_answer=True),
     ),
     answers={
-        200: RouteAnswer(description="All of them, by rank.", type=EndpointsView),
-        304: RouteAnswer(description="As it was."),
+        200: RouteAnswer(description="The endpoints, by rank.", type=EndpointsView),
+        304: RouteAnswer(description="The answer has not changed."),
     },
 )
 async def endpoints(call: Call[NoQuery]) -> web.StreamResponse:
@@ -358,10 +361,10 @@ async def endpoints(call: Call[NoQuery]) -> web.StreamResponse:
 @operation(
     "POST /v1/jobs/{job}/update",
     "services",
-    "Change what a service runs",
-    description="Another image, command or environment; what is not given stays as it is. Its replicas are replaced"
-    " one by one, the new one first, as soon as each is ready. If no new one becomes ready, what ran before comes"
-    " back: the job's event `updated` says so.",
+    "Update a service",
+    description="Set another image, command or environment; missing fields stay unchanged. Replicas are replaced one by"
+    " one: each new replica must be ready before an old one stops. If no new replica becomes ready, the previous"
+    " revision returns, and the job's event `updated` says so.",
     body=UpdateWanted,
     answers=ACCEPTED,
     example="""-d '{"image": "ghcr.io/ada/model:2"}'""",

@@ -38,23 +38,25 @@ Offset = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
 
 
 class LogQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    rank: Annotated[int, Meta(ge=0, le=65535, description="With a role, it counts within that role.")] = 0
+    rank: Annotated[int, Meta(ge=0, le=65535, description="Rank of the job, or with `role` within that role.")] = 0
     role: Annotated[str, Meta(pattern=TOKEN_PATTERN)] | None = None
-    epoch: Annotated[int, Meta(ge=0, le=2**31 - 1, description="Without: the newest that was placed.")] | None = None
-    follow: Annotated[bool, Meta(description="Go on as it is written, until the run is over.")] = False
-    offset: Annotated[int, Meta(ge=0, le=OFFSET_MAX, description="Begin at this byte.")] = 0
-    tail: Annotated[int, Meta(ge=0, le=OFFSET_MAX, description="Only this many bytes from the end.")] | None = None
+    epoch: (
+        Annotated[int, Meta(ge=0, le=2**31 - 1, description="Epoch (default: the newest that was placed).")] | None
+    ) = None
+    follow: Annotated[bool, Meta(description="Stream new output until the run has ended.")] = False
+    offset: Annotated[int, Meta(ge=0, le=OFFSET_MAX, description="First byte.")] = 0
+    tail: Annotated[int, Meta(ge=0, le=OFFSET_MAX, description="Number of bytes from the end.")] | None = None
 
 
 LOG_HEADERS = (
     Header(name="Range", description="`bytes=a-b`, `bytes=a-` or `bytes=-n`; not while following."),
     Header(name="X-Weft-Epoch", description="The epoch whose log this is.", of_answer=True),
     Header(name="X-Weft-Rank", description="The rank whose log this is.", of_answer=True),
-    Header(name="X-Weft-Node", description="The node that has it, once it is placed.", of_answer=True),
-    Header(name="X-Weft-Offset", description="The byte of the log that this begins with.", of_answer=True),
+    Header(name="X-Weft-Node", description="The node that has the log, once the job is placed.", of_answer=True),
+    Header(name="X-Weft-Offset", description="Offset of the first byte of this answer in the log.", of_answer=True),
     Header(
         name="X-Weft-Begins",
-        description="How many bytes at the head of the log its node has dropped, by its limits.",
+        description="Bytes at the beginning of the log that its node deleted to keep its limits.",
         of_answer=True,
     ),
 )
@@ -64,12 +66,12 @@ LOG_HEADERS = (
     "GET /v1/jobs/{job}/logs",
     "jobs",
     "A run's log",
-    description="The bytes that one rank wrote to stdout and stderr. A stream that is cut off in the middle of"
-    " following was not at its end: go on with `offset`.",
+    description="The bytes that one rank wrote to stdout and stderr. A stream that breaks while following is"
+    " not complete: continue with `offset`.",
     headers=LOG_HEADERS,
     answers={
         200: RouteAnswer(description="The bytes.", type=bytes, media=("text/plain",)),
-        206: RouteAnswer(description="The part asked for.", type=bytes, media=("text/plain",)),
+        206: RouteAnswer(description="The requested part.", type=bytes, media=("text/plain",)),
     },
     example="?follow=1",
 )

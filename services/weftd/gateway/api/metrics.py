@@ -33,7 +33,7 @@ Row = tuple[float, dict[str, float]]
 
 class MetricsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     rank: Annotated[int, Meta(ge=0, le=65535)] = 0
-    points: Annotated[int, Meta(ge=1, le=POINTS_MAX, description="At most, evenly taken.")] = POINTS
+    points: Annotated[int, Meta(ge=1, le=POINTS_MAX, description="Maximum number of points, evenly spaced.")] = POINTS
 
 
 class _Placed(Struct, frozen=True):
@@ -47,7 +47,7 @@ class _Placed(Struct, frozen=True):
     "GET /v1/jobs/{job}/metrics",
     "jobs",
     "The metrics of a job",
-    description="The numbers that one rank reported as progress, over all epochs whose nodes still have them.",
+    description="The numbers that one rank reported as progress, over all epochs whose nodes still store them.",
     answers={200: RouteAnswer(description="The series, by name.", type=MetricsView)},
     example="?points=200",
 )

@@ -30,8 +30,9 @@ UNTIL_MAX = 253402300799.0  # the end of the year 9999
     "GET /v1/nodes",
     "cluster",
     "List the nodes",
-    description="What each has, what of it is given away and to whom, and its live use. An emulated GPU is called so.",
-    answers={200: RouteAnswer(description="All of them.", type=NodesView)},
+    description="Each node with its resources, the jobs that hold them, and their current use. Emulated GPUs are"
+    " marked.",
+    answers={200: RouteAnswer(description="All nodes.", type=NodesView)},
 )
 async def nodes(call: Call[NoQuery]) -> web.StreamResponse:
     found = await call.gateway.snapshots.nodes.get()
@@ -48,7 +49,7 @@ async def nodes(call: Call[NoQuery]) -> web.StreamResponse:
     "GET /v1/cluster",
     "cluster",
     "The cluster and its queue at a glance",
-    answers={200: RouteAnswer(description="All of it at one time.", type=ClusterView)},
+    answers={200: RouteAnswer(description="The cluster at one moment.", type=ClusterView)},
 )
 async def cluster(call: Call[PastQuery]) -> web.StreamResponse:
     """The cluster now, or as it was at a moment; of the past, live data such as telemetry is left out."""
@@ -84,17 +85,21 @@ async def _past(gateway: Gateway, who: Access, moment: Moment) -> Past:
 
 
 class DrainQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    reason: Annotated[str, Meta(max_length=200, pattern=PRINTABLE, description="Why, as people read it.")] = ""
-    until: Annotated[float, Meta(ge=0, le=UNTIL_MAX, description="Its end, in Unix seconds.")] | None = None
-    evict: Annotated[bool, Meta(description="1: what runs there goes elsewhere, charged with no try.")] = False
+    reason: Annotated[str, Meta(max_length=200, pattern=PRINTABLE, description="Reason, shown to people.")] = ""
+    until: Annotated[float, Meta(ge=0, le=UNTIL_MAX, description="End of the drain, in seconds since 1970.")] | None = (
+        None
+    )
+    evict: Annotated[bool, Meta(description="1: stop the jobs on the node and queue them again; no retry is used.")] = (
+        False
+    )
 
 
 @operation(
     "POST /v1/nodes/{node}/drain",
     "cluster",
     "Give a node no new work",
-    description="What runs there goes on, unless `evict` is given: a service leaves replica by replica, each once the"
-    " others run. A drain of a drained node replaces what was said before.",
+    description="Running jobs continue, unless `evict` is given. A service then leaves replica by replica, each one"
+    " when the others run. A second drain of a node replaces the first.",
     who=Audience.OPERATOR,
     answers=ACCEPTED,
     example="?reason=new%20memory&evict=1",
@@ -114,14 +119,17 @@ async def resume(call: Call[NoQuery]) -> web.StreamResponse:
 
 
 class ReturnQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    gpu: Annotated[int, Meta(ge=0, lt=GPUS_MAX, description="Index; without it, the node and all GPUs.")] | None = None
+    gpu: (
+        Annotated[int, Meta(ge=0, lt=GPUS_MAX, description="Index of the GPU (default: the node and all its GPUs).")]
+        | None
+    ) = None
 
 
 @operation(
     "POST /v1/nodes/{node}/return",
     "cluster",
-    "Have a sick GPU, or a sick node, used again",
-    description="It is on probation, whatever it had. A sign that is still there takes it out of use again.",
+    "Use a sick GPU or node again",
+    description="The GPU or node is on probation. A fault that is still present takes it out of use again.",
     who=Audience.OPERATOR,
     answers=ACCEPTED,
 )

@@ -25,9 +25,9 @@ class QuotasQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     "GET /v1/quotas",
     "tenants",
     "List quotas",
-    description="What each tenant and group of the pool is guaranteed, may hold, holds and borrows. A tenant sees"
+    description="Guarantee, limit, current and borrowed GPUs of each tenant and group of the pool. A tenant sees"
     " its own quota and those of its groups.",
-    answers={200: RouteAnswer(description="By name.", type=QuotasView)},
+    answers={200: RouteAnswer(description="The quotas, by name.", type=QuotasView)},
     example="?pool=default",
 )
 async def quotas(call: Call[QuotasQuery]) -> web.StreamResponse:
@@ -43,8 +43,8 @@ async def quotas(call: Call[QuotasQuery]) -> web.StreamResponse:
     "PUT /v1/quotas/{name}",
     "tenants",
     "Set a quota",
-    description="Of a tenant, or of a group of them. What it has beyond a lower limit goes on; the scheduler obeys"
-    " it within two seconds.",
+    description="Set the quota of a tenant or of a group. Running jobs beyond a lower limit continue. The scheduler"
+    " applies the quota within two seconds.",
     who=Audience.ADMIN,
     body=QuotaWanted,
     answers={200: RouteAnswer(description="The quota as it is now.", type=QuotaView)},
@@ -75,9 +75,9 @@ async def set_(call: Call[NoQuery]) -> web.StreamResponse:
     "DELETE /v1/quotas/{name}",
     "tenants",
     "Delete a quota",
-    description="Its tenant has no guarantee and no limit from then on. A group that has members stays.",
+    description="The tenant has no guarantee and no limit afterwards. A group that has members cannot be deleted.",
     who=Audience.ADMIN,
-    answers={200: RouteAnswer(description="Which.", type=QuotaDeleted)},
+    answers={200: RouteAnswer(description="The name of the deleted quota.", type=QuotaDeleted)},
     example="?pool=default",
 )
 async def delete(call: Call[QuotasQuery]) -> web.StreamResponse:
@@ -111,7 +111,7 @@ def _amounts(field: str, gpus: float | None, models: dict[str, float]) -> Amount
 
 
 async def _ledger(call: Call[NoQuery] | Call[QuotasQuery], known: list[Quota], pool: str) -> tuple[Ledger, int]:
-    """What every tenant holds now, and the GPUs of the pool in millis."""
+    """GPUs that each tenant holds now, and all GPUs of the pool, in thousandths."""
     nodes = (await call.gateway.snapshots.nodes.get()).of(pool)
     if not nodes:
         return Ledger(known), 0

@@ -18,23 +18,23 @@ GPUS_AT_ONCE_MAX = 64  # of one node, in one answer
 SECONDS_MAX = 86_400
 WIDE_SECONDS = 300  # the steps of answers over more than WIDE_FROM_SECONDS
 WIDE_FROM_SECONDS = 21_600
-GpuIndex = Annotated[int, Meta(ge=0, lt=GPUS_MAX, description="Of this GPU of the node alone.")]
+GpuIndex = Annotated[int, Meta(ge=0, lt=GPUS_MAX, description="Only this GPU of the node.")]
 
 
 class SamplesQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    job: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="Of a job, by id or name.")] | None = None
-    node: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="Of a node and its GPUs.")] | None = None
+    job: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="Id or name of a job.")] | None = None
+    node: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="Name of a node.")] | None = None
     gpu: GpuIndex | None = None
-    cluster: Annotated[bool, Meta(description="Of the whole cluster.")] = False
-    seconds: Annotated[int, Meta(ge=60, le=SECONDS_MAX, description="The last so many seconds.")] = 900
+    cluster: Annotated[bool, Meta(description="Totals of the cluster.")] = False
+    seconds: Annotated[int, Meta(ge=60, le=SECONDS_MAX, description="Length of the period, in seconds.")] = 900
 
 
 @operation(
     "GET /v1/samples",
     "cluster",
     "Sampled figures of the last day",
-    description="Of one job, of one node with its GPUs, or of the whole cluster: the last quarter of an hour in"
-    " steps of 5 s, the last day in longer ones. This gateway sampled them; what it did not see is null.",
+    description="Figures of one job, of one node with its GPUs, or of the cluster: the last quarter of an hour in steps"
+    " of 5 s, the last day in longer steps. Gaps in the samples of this gateway are null.",
     answers={200: RouteAnswer(description="The figures, by name.", type=SeriesView)},
     example="?node=node-1&seconds=900",
 )

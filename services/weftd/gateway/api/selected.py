@@ -27,47 +27,53 @@ class JobsSelected(Struct, frozen=True, forbid_unknown_fields=True):
 
     LISTS: ClassVar[frozenset[str]] = frozenset({"state", "kind", "label"})
 
-    state: Annotated[str, Meta(description=f"One or several, with commas, of: {STATES}.")] = ""
+    state: Annotated[str, Meta(description=f"One or several of these, separated by commas: {STATES}.")] = ""
     name: (
         Annotated[
             str,
-            Meta(pattern=NAMES_PATTERN, description="A name, or a pattern: `*` is any characters, `?` is one."),
+            Meta(
+                pattern=NAMES_PATTERN, description="A name, or a pattern: `*` matches any characters, `?` matches one."
+            ),
         ]
         | None
     ) = None
-    id: Annotated[str, Meta(pattern=ID_PREFIX_PATTERN, description="How the id begins.")] | None = None
+    id: Annotated[str, Meta(pattern=ID_PREFIX_PATTERN, description="Beginning of the id.")] | None = None
     label: Annotated[
         str,
         Meta(
             max_length=QUERY_LABELS_MAX,
-            description="`NAME=VALUE`, or `NAME` for any value; of several, with commas, a job must have all.",
+            description="`NAME=VALUE`, or `NAME` for any value. A job must have all of several, separated by commas.",
         ),
     ] = ""
-    kind: Annotated[str, Meta(description=f"One or several, with commas, of: {KINDS}.")] = ""
-    node: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="On which it has a rank, or had one last.")] | None = (
-        None
-    )
-    since: (
-        Annotated[float, Meta(ge=0, lt=2**40, description="Submitted then or later: seconds since 1970-01-01 UTC.")]
+    kind: Annotated[str, Meta(description=f"One or several of these, separated by commas: {KINDS}.")] = ""
+    node: (
+        Annotated[str, Meta(pattern=TOKEN_PATTERN, description="Node on which a rank of the job runs, or ran last.")]
         | None
     ) = None
-    benchmarks: Annotated[bool, Meta(description="0: without the jobs that only measure a GPU.")] = True
-    tenant: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="For an administrator.")] | None = None
-    elements: Annotated[bool, Meta(description="0: without the elements of arrays; `/v1/arrays` has these.")] = True
+    since: (
+        Annotated[float, Meta(ge=0, lt=2**40, description="Earliest time of submission, in seconds since 1970.")] | None
+    ) = None
+    benchmarks: Annotated[bool, Meta(description="0: leave out jobs that only measure a GPU.")] = True
+    tenant: (
+        Annotated[str, Meta(pattern=TOKEN_PATTERN, description="Only jobs of this tenant; for administrators.")] | None
+    ) = None
+    elements: Annotated[bool, Meta(description="0: leave out elements of arrays, which `/v1/arrays` lists.")] = True
 
 
 class CancelQuery(JobsSelected, frozen=True, forbid_unknown_fields=True):
-    all: Annotated[bool, Meta(description="1: every open job, if no condition is given.")] = False
-    limit: Annotated[int, Meta(ge=1, le=CANCELLED_MAX, description="Jobs of one request.")] = CANCELLED_MAX
+    all: Annotated[bool, Meta(description="1: cancel every open job if there is no condition.")] = False
+    limit: Annotated[
+        int, Meta(ge=1, le=CANCELLED_MAX, description="Maximum number of jobs that one request cancels.")
+    ] = CANCELLED_MAX
 
 
 @operation(
     "POST /v1/jobs/cancel",
     "jobs",
     "Cancel all jobs that meet conditions",
-    description="Jobs that are not over, the newest first, at most `limit`; the conditions are those of `GET /v1/jobs`."
-    " With `more` in the answer, send it again. Jobs for which it was asked already are left out.",
-    answers={202: RouteAnswer(description="Stored; the scheduler does it.", type=JobsAsked)},
+    description="Cancel open jobs, the newest first, at most `limit`. The conditions are those of `GET /v1/jobs`. If"
+    " the answer has `more`, repeat the request: it skips jobs with a pending cancellation.",
+    answers={202: RouteAnswer(description="The command is stored; the scheduler will execute it.", type=JobsAsked)},
     example="?name=mlp-*&state=queued",
 )
 async def cancel(call: Call[CancelQuery]) -> web.StreamResponse:

@@ -14,11 +14,11 @@ from weftd.gateway.thinking.status import findings
 @operation(
     "GET /v1/status",
     "cluster",
-    "How the cluster is",
-    description="The services of the cluster and its servers, what is wrong with them, and what to do. It is answered"
+    "Status of the cluster",
+    description="The services and servers of the cluster, their problems, and a remedy for each. The gateway answers"
     " without Postgres, too.",
     who=Audience.OPERATOR,
-    answers={200: RouteAnswer(description="The problems first.", type=StatusView)},
+    answers={200: RouteAnswer(description="The status, problems first.", type=StatusView)},
 )
 async def status(call: Call[NoQuery]) -> web.StreamResponse:
     gateway = call.gateway

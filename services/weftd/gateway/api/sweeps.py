@@ -24,10 +24,12 @@ NOT_METRICS = frozenset({"step", "steps", "epoch", "samples"})
 
 
 class SweepQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    metric: Annotated[str, Meta(max_length=64, description="Without: that of `early_stop`, else the first.")] = ""
-    goal: Annotated[MetricGoal | None, Meta(description="Without: that of `early_stop`, else `min`.")] = None
+    metric: Annotated[str, Meta(max_length=64, description="Metric (default: that of `early_stop`, or the first).")] = (
+        ""
+    )
+    goal: Annotated[MetricGoal | None, Meta(description="Goal (default: that of `early_stop`, or `min`).")] = None
     limit: Annotated[int, Meta(ge=1, le=ROWS_MAX)] = ROWS_MAX
-    after: Annotated[int, Meta(ge=0, lt=2**62, description="`next` of the page before.")] = 0
+    after: Annotated[int, Meta(ge=0, lt=2**62, description="`next` of the previous page.")] = 0
 
 
 @operation(

@@ -24,9 +24,9 @@ _matches_token = re.compile(TOKEN_PATTERN).fullmatch
     "GET /v1/tenants",
     "tenants",
     "List tenants",
-    description="What each may take, and what it has taken.",
+    description="Limits and current use of each tenant.",
     who=Audience.ADMIN,
-    answers={200: RouteAnswer(description="All of them, by name.", type=TenantsView)},
+    answers={200: RouteAnswer(description="All tenants, by name.", type=TenantsView)},
 )
 async def tenants(call: Call[NoQuery]) -> web.StreamResponse:
     default = call.gateway.allowances.default
@@ -37,9 +37,8 @@ async def tenants(call: Call[NoQuery]) -> web.StreamResponse:
 @operation(
     "PATCH /v1/tenants/{tenant}",
     "tenants",
-    "Change what a tenant may take",
-    description="What it has open already goes on; what is beyond its limits is refused from now on, by every"
-    " gateway within two seconds.",
+    "Change the limits of a tenant",
+    description="Open jobs continue. Every gateway refuses requests beyond the new limits within two seconds.",
     who=Audience.ADMIN,
     body=TenantWanted,
     answers={200: RouteAnswer(description="The tenant as it is now.", type=TenantView)},
@@ -79,7 +78,7 @@ def _view(tenant: TenantKept, default: Allowance) -> TenantView:
     "secrets",
     "List secrets",
     description="Their names; no request shows a value.",
-    answers={200: RouteAnswer(description="Those of the token's tenant, by name.", type=SecretsView)},
+    answers={200: RouteAnswer(description="The secrets of the token's tenant, by name.", type=SecretsView)},
 )
 async def secrets(call: Call[NoQuery]) -> web.StreamResponse:
     kept = await call.gateway.store.secrets(call.who.tenant)
@@ -90,8 +89,8 @@ async def secrets(call: Call[NoQuery]) -> web.StreamResponse:
     "PUT /v1/secrets/{name}",
     "secrets",
     "Store a secret",
-    description="Or replace its value: jobs that start from now on get the new one. Jobs of this tenant name it"
-    " below `secrets`: docs/secrets.md.",
+    description="Store a secret or replace its value; jobs that start later get the new value. Jobs of this tenant"
+    " refer to it in `secrets`: docs/secrets.md.",
     body=SecretWanted,
     answers={200: RouteAnswer(description="The secret, without its value.", type=SecretView)},
     example="""-d '{"value": "hf_…"}'""",
@@ -116,8 +115,8 @@ async def set_(call: Call[NoQuery]) -> web.StreamResponse:
     "DELETE /v1/secrets/{name}",
     "secrets",
     "Delete a secret",
-    description="A job that names it and starts later fails, and says so.",
-    answers={200: RouteAnswer(description="Which.", type=SecretDeleted)},
+    description="A job that refers to it and starts later fails with a message.",
+    answers={200: RouteAnswer(description="The name of the deleted secret.", type=SecretDeleted)},
 )
 async def delete(call: Call[NoQuery]) -> web.StreamResponse:
     name = _name(call)

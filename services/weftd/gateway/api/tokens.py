@@ -22,16 +22,16 @@ LISTED_MAX = 1000
 
 class TokensQuery(Struct, frozen=True, forbid_unknown_fields=True):
     tenant: Annotated[str, Meta(pattern=TOKEN_PATTERN)] | None = None
-    all: Annotated[bool, Meta(description="Also those that were revoked or have expired.")] = False
+    all: Annotated[bool, Meta(description="Include revoked and expired tokens.")] = False
 
 
 @operation(
     "GET /v1/tokens",
     "tokens",
     "List tokens",
-    description="The newest 1,000, without their secret; those in force alone, or `all`.",
+    description="The newest 1,000 tokens, without their secrets: the valid ones, or with `all` every one.",
     who=Audience.ADMIN,
-    answers={200: RouteAnswer(description="Whose they are, and when each was used last.", type=TokensView)},
+    answers={200: RouteAnswer(description="The tokens with their tenants and the time of last use.", type=TokensView)},
     example="?tenant=vision",
 )
 async def tokens(call: Call[TokensQuery]) -> web.StreamResponse:
@@ -45,8 +45,8 @@ async def tokens(call: Call[TokensQuery]) -> web.StreamResponse:
     "POST /v1/tokens",
     "tokens",
     "Make a token",
-    description="It is told this once. A tenant that is new is made, and may have several: to change one, make"
-    " another, use it, and revoke the first by its label.",
+    description="The answer shows the token once. A new tenant is created. A tenant may have several tokens: to replace"
+    " one, make another, use it, and revoke the first by its label.",
     who=Audience.ADMIN,
     body=TokenWanted,
     answers={201: RouteAnswer(description="The token.", type=TokenMade)},
@@ -78,10 +78,10 @@ async def make(call: Call[NoQuery]) -> web.StreamResponse:
     "DELETE /v1/tokens/{tenant}/{label}",
     "tokens",
     "Revoke tokens",
-    description="All of this tenant with this label. They are refused everywhere within two seconds, and streams"
-    " that they opened end within five.",
+    description="Revoke all tokens of this tenant with this label. They are refused everywhere within two seconds,"
+    " and streams that they opened end within five.",
     who=Audience.ADMIN,
-    answers={200: RouteAnswer(description="How many were in force.", type=TokensRevoked)},
+    answers={200: RouteAnswer(description="The number of valid tokens that were revoked.", type=TokensRevoked)},
 )
 async def revoke(call: Call[NoQuery]) -> web.StreamResponse:
     tenant, label = call.path("tenant"), call.path("label")

@@ -24,7 +24,7 @@ CSV = "text/csv"
 class TraceQuery(Struct, frozen=True, forbid_unknown_fields=True):
     pool: Annotated[str, Meta(pattern=TOKEN_PATTERN)] | None = None
     seconds: Annotated[
-        int, Meta(ge=1, le=SECONDS_MAX, description="Jobs that were submitted in this time, and all that are open.")
+        int, Meta(ge=1, le=SECONDS_MAX, description="Include jobs submitted in this period, and all open jobs.")
     ] = WEEK_SECONDS
 
 
@@ -33,8 +33,8 @@ class TraceQuery(Struct, frozen=True, forbid_unknown_fields=True):
     "cluster",
     "The queue and the history as a trace",
     description="One row for each job that was submitted in the last `seconds` or is open: `weft simulate --trace`"
-    " reads it. Of a job that is not over, how long it will run is assumed, and `basis` says by what. Services that"
-    " go on, jobs without a GPU, and those that were over before they ran are left out.",
+    " reads it. The duration of an open job is estimated, and `basis` names the method. Running services, jobs"
+    " without a GPU, and jobs that ended before they ran are left out.",
     who=Audience.ADMIN,
     answers={200: RouteAnswer(description="CSV, by arrival.", type=str, media=(CSV,))},
     example="?seconds=86400",

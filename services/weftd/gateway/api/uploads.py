@@ -36,8 +36,8 @@ _matches_digest = re.compile(DIGEST_PATTERN).fullmatch
     "GET /v1/contexts/{digest}",
     "contexts",
     "Look for packed files",
-    description="Of the token's tenant. They are kept from now on as if a job had used them.",
-    answers={200: RouteAnswer(description="They are stored.", type=ContextView)},
+    description="Find packed files of the token's tenant. The request counts as a use, so they are kept longer.",
+    answers={200: RouteAnswer(description="The files are stored.", type=ContextView)},
 )
 async def context(call: Call[NoQuery]) -> web.StreamResponse:
     kept = await call.gateway.store.use_context(call.who.tenant, _digest_of(call), at=call.gateway.now())
@@ -55,7 +55,7 @@ async def context(call: Call[NoQuery]) -> web.StreamResponse:
     body=bytes,
     body_media=("application/zip",),
     body_bytes_max=PACKED_BYTES_MAX,
-    answers={200: RouteAnswer(description="They are stored.", type=ContextView)},
+    answers={200: RouteAnswer(description="The files are stored.", type=ContextView)},
     example="--data-binary @files.zip",
 )
 async def set_(call: Call[NoQuery]) -> web.StreamResponse:
@@ -172,7 +172,7 @@ class ImageNamed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     "List images in the registry",
     description="Those of the token's tenant. They are pushed through `/v2/`, the API of registries of containers:"
     " docs/images.md.",
-    answers={200: RouteAnswer(description="By name, with how many bytes all of them have.", type=ImagesView)},
+    answers={200: RouteAnswer(description="The images by name, and their total size in bytes.", type=ImagesView)},
 )
 async def images(call: Call[NoQuery]) -> web.StreamResponse:
     registry, tenant = _registry(call.gateway.registry), call.who.tenant
@@ -204,7 +204,7 @@ async def images(call: Call[NoQuery]) -> web.StreamResponse:
     "Delete an image in the registry",
     description="By its digest, or by a tag with all others that it has. Nodes that have it keep it; a job that"
     " names it and starts elsewhere fails, and says so.",
-    answers={200: RouteAnswer(description="The names that are gone.", type=ImageDeleted)},
+    answers={200: RouteAnswer(description="The deleted names.", type=ImageDeleted)},
     example="?name=weft.internal/vision/train:7",
 )
 async def delete(call: Call[ImageNamed]) -> web.StreamResponse:

@@ -26,29 +26,29 @@ NO_ROWS = "CSV has rows: say by=tenant, job, label, …"
 
 
 class UsageQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    seconds: Annotated[int, Meta(ge=60, le=SECONDS_MAX, description="Of the last so many seconds.")] = 86_400
-    tenant: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="Of one tenant.")] | None = None
-    by: Annotated[UsageGrouping, Meta(description="Rows by this, in place of `tenants`.")] | None = None
+    seconds: Annotated[int, Meta(ge=60, le=SECONDS_MAX, description="Length of the period, in seconds.")] = 86_400
+    tenant: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="Only this tenant.")] | None = None
+    by: Annotated[UsageGrouping, Meta(description="Group the rows by this instead of by tenant.")] | None = None
     label: Annotated[str, Meta(pattern=LABEL_NAME_PATTERN, description="With `by=label`: the label's name.")] = ""
     until: (
         Annotated[
             float,
-            Meta(ge=0, le=TIME_MAX, description="With `by`: the end of that time, in seconds since 1970; else now."),
+            Meta(ge=0, le=TIME_MAX, description="With `by`: end of the period, in seconds since 1970 (default: now)."),
         ]
         | None
     ) = None
-    limit: Annotated[int, Meta(ge=1, le=ROWS_MAX, description="With `by`: at most so many rows.")] = 1000
+    limit: Annotated[int, Meta(ge=1, le=ROWS_MAX, description="With `by`: maximum number of rows.")] = 1000
 
 
 @operation(
     "GET /v1/usage",
     "tenants",
     "GPU-seconds by tenant",
-    description="What each tenant held, exactly, from the stored events; what it used, as far as that was sampled;"
-    " and what would have been due to it. A tenant sees itself, an administrator all. With `by`, a row for each"
-    " tenant, job, epoch, kind, model, label, pool, day or hour: what was held, used, lost and costs, and, for"
-    " administrators, what became of the capacity; as CSV with `Accept: text/csv`.",
-    answers={200: RouteAnswer(description="The one that held most first.", type=UsageView, media=(JSON, CSV))},
+    description="GPU-seconds that each tenant held (exact, from stored events), used (as far as sampled) and was due by"
+    " a fair share. A tenant sees itself, an administrator all tenants. With `by`, one row for each tenant, job, epoch,"
+    " kind, model, label, pool, day or hour: GPU time held, used and lost, and its cost. Administrators also get the"
+    " use of the capacity. `Accept: text/csv` returns CSV.",
+    answers={200: RouteAnswer(description="The usage, largest first.", type=UsageView, media=(JSON, CSV))},
     example="?seconds=86400&by=tenant",
 )
 async def usage(call: Call[UsageQuery]) -> web.StreamResponse:
@@ -72,7 +72,7 @@ async def usage(call: Call[UsageQuery]) -> web.StreamResponse:
 async def _billed(call: Call[UsageQuery], by: UsageGrouping, only: str | None) -> web.StreamResponse:
     gateway, query = call.gateway, call.query
     if (by is UsageGrouping.LABEL) != bool(query.label):
-        reason = "say which, such as label=team" if by is UsageGrouping.LABEL else "is for by=label alone"
+        reason = "give a label name, such as label=team" if by is UsageGrouping.LABEL else "needs by=label"
         raise RejectedError(400, "label", reason)
     if query.until is not None and query.until > gateway.now():
         raise RejectedError(400, "until", "is in the future")

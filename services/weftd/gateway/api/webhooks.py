@@ -24,8 +24,8 @@ _SHOWN = tuple(name for name in WebhookView.__struct_fields__ if name != "next_t
     "GET /v1/webhooks",
     "webhooks",
     "List webhooks",
-    description="Without their secrets: what each has delivered, and how its last try failed.",
-    answers={200: RouteAnswer(description="A tenant's own; for an administrator all.", type=WebhooksView)},
+    description="Webhooks without their secrets: deliveries, and the error of the last attempt.",
+    answers={200: RouteAnswer(description="The tenant's webhooks; for an administrator all.", type=WebhooksView)},
 )
 async def webhooks(call: Call[NoQuery]) -> web.StreamResponse:
     kept = await call.gateway.store.webhooks(tenant=None if call.who.admin else call.who.tenant, limit=WEBHOOKS_MAX)
@@ -36,8 +36,8 @@ async def webhooks(call: Call[NoQuery]) -> web.StreamResponse:
     "POST /v1/webhooks",
     "webhooks",
     "Have events posted to a URL",
-    description="From now on, in order, each at least once and signed with a secret that is told this once:"
-    " docs/telling.md.",
+    description="Weft posts each later event at least once, in order, signed with a secret. The answer shows the secret"
+    " once: docs/telling.md.",
     body=WebhookWanted,
     answers={201: RouteAnswer(description="The webhook and its secret.", type=WebhookMade)},
     example="""-d '{"url": "https://example.org/hook", "events": ["begin", "end"]}'""",
@@ -100,7 +100,7 @@ async def remove(call: Call[NoQuery]) -> web.StreamResponse:
     "POST /v1/webhooks/{webhook}/on",
     "webhooks",
     "Switch a webhook on again",
-    description="It goes on from the event after the last that it took.",
+    description="It continues after the last delivered event.",
     answers={200: RouteAnswer(description="The webhook.", type=WebhookView)},
 )
 async def switch_on(call: Call[NoQuery]) -> web.StreamResponse:

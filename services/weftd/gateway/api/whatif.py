@@ -1,4 +1,4 @@
-"""What would happen if something were different: looked at in processes of their own, a few at a time."""
+"""Runs what-if simulations in processes of their own, a few at a time."""
 
 import asyncio
 import contextlib
@@ -56,11 +56,11 @@ class WhatIfAsked(Struct, frozen=True, kw_only=True):
     "POST /v1/what-if",
     "cluster",
     "What would happen if something were different",
-    description="From the present queue on, by the walk that the scheduler takes, with and without it: which jobs"
-    " gain, which lose, by how much. Another policy, more nodes, drained nodes, jobs that are not there; nothing is"
-    " changed. How long jobs last is assumed, alike on both sides. Of another tenant's job only the id is told.",
+    description="Simulate the current queue with the scheduler's own code, with and without a change: another policy,"
+    " more or drained nodes, or additional jobs. The answer lists the jobs that would end sooner or later. Nothing is"
+    " changed. Both sides assume the same durations. Jobs of other tenants appear only as an id.",
     body=WhatIfWanted,
-    answers={200: RouteAnswer(description="Both sides.", type=WhatIfView)},
+    answers={200: RouteAnswer(description="Both simulations.", type=WhatIfView)},
     example="""-d '{"order": "las", "add_nodes": 2}'""",
 )
 async def what_if(call: Call[NoQuery]) -> web.StreamResponse:
@@ -170,7 +170,7 @@ async def _outcomes(asked: WhatIfAsked) -> tuple[dict[str, WhatIfOutcome], dict[
         async with asyncio.timeout(WORK_SECONDS_MAX), asyncio.TaskGroup() as group:
             base, other = (group.create_task(_worked(task)) for task in tasks)
     except TimeoutError:
-        why = f"it takes longer than {WORK_SECONDS_MAX:g} s to look so far ahead: give less than {asked.until_s:g}"
+        why = f"the simulation takes longer than {WORK_SECONDS_MAX:g} s: give less than {asked.until_s:g}"
         raise RejectedError(422, "seconds_max", why) from None
     return base.result(), other.result()
 
@@ -284,7 +284,7 @@ def _sentence(asked: WhatIfAsked, found: FatesCompared, other: dict[str, WhatIfO
     if found.waiting:
         before, after = duration_text(found.waited_base_s), duration_text(found.waited_other_s)
         wait = f"wait {before} more, as now" if before == after else f"wait {after} more instead of {before}"
-        parts.append(f"the {plural(found.waiting, 'job')} that wait now {wait}, in the mean")
+        parts.append(f"the {plural(found.waiting, 'job')} that wait now {wait}, on average")
     within = duration_text(asked.until_s)
     if found.only_other:
         parts.append(f"{plural(found.only_other, 'job')} would start that as it is would not within {within}")

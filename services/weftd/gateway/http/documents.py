@@ -17,7 +17,7 @@ FACE_KEY = web.AppKey("face", Face)
 @operation(
     "GET /v1/openapi.json",
     "about",
-    "This description",
+    "OpenAPI description",
     who=Audience.ANYONE,
     answers={200: RouteAnswer(description="An OpenAPI 3.1 document.", type=dict[str, Any])},
 )
@@ -30,7 +30,7 @@ async def openapi(call: Call[NoQuery]) -> web.StreamResponse:
     "GET /",
     "about",
     "The dashboard",
-    description="A page for people; it reads this API with the token that is typed in.",
+    description="A page for people that uses this API.",
     who=Audience.ANYONE,
     answers={200: RouteAnswer(description="The page.", type=str, media=("text/html",))},
 )
@@ -46,9 +46,9 @@ async def of_dashboard(request: web.Request) -> web.StreamResponse:
 @operation(
     "GET /healthz",
     "about",
-    "Does the gateway run?",
+    "Liveness of the gateway",
     who=Audience.ANYONE,
-    answers={200: RouteAnswer(description="It does.", type=Health)},
+    answers={200: RouteAnswer(description="The gateway runs.", type=Health)},
 )
 async def healthz(_: Call[NoQuery]) -> web.StreamResponse:
     return answer(Health(ok=True, version=version()))
@@ -57,11 +57,11 @@ async def healthz(_: Call[NoQuery]) -> web.StreamResponse:
 @operation(
     "GET /readyz",
     "about",
-    "Can it take jobs?",
+    "Readiness of the gateway",
     who=Audience.ANYONE,
     answers={
-        200: RouteAnswer(description="It can.", type=Health),
-        503: RouteAnswer(description="It cannot now: the store does not answer.", type=Health),
+        200: RouteAnswer(description="The gateway accepts jobs.", type=Health),
+        503: RouteAnswer(description="The database does not answer, so the gateway accepts no jobs now.", type=Health),
     },
 )
 async def readyz(call: Call[NoQuery]) -> web.StreamResponse:

@@ -30,7 +30,7 @@ PER_TENANT_MAX = 1000  # codes and sessions in force
 TOKEN_CHARACTERS_MAX = 512
 LOOKED_UP_AT_ONCE = 4  # tokens that were not known before
 LOOKED_UP_SECONDS_MAX = 5.0
-NETWORK_BITS = 64  # of an IPv6 address: a host that has one has all of its network
+NETWORK_BITS = 64  # IPv6 clients are counted by /64, since one host has a whole /64
 
 
 def must_change(who: Access) -> None:

@@ -192,7 +192,7 @@ class ConnectionLimiter:
         return busy
 
     def _has_room(self) -> bool:
-        """Whether there is room, if necessary after closing the oldest stranger without a request."""
+        """True if there is room, if necessary after closing the oldest stranger without a request."""
         if len(self._open) < self._connections_max:
             return True
         stranger = next((connection for connection in self._open if connection.is_idle_stranger), None)

@@ -68,7 +68,7 @@ class Dispatcher:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is being told."""
+        """True if a notification is being sent."""
         return any(not task.done() for task in self._tasks.values())
 
     async def beat(self) -> None:
@@ -168,7 +168,7 @@ class Dispatcher:
                 await self._moved(webhook, page[-1].cursor, 0)
             return True
         if place_of(newest) > place_of(self._from(webhook)):
-            self._passed[webhook.id] = newest  # what is of others is nothing to read again
+            self._passed[webhook.id] = newest  # skip events of other tenants that were read already
         return False
 
     async def _mail(self, webhook: WebhookKept, newest: str) -> None:
@@ -185,7 +185,7 @@ class Dispatcher:
                     gathered.take(event)
             at = page[-1].cursor if page else at
         if ended and place_of(newest) > place_of(at):
-            at = newest  # what is of others is nothing to read again
+            at = newest  # skip events of other tenants that were read already
         if not gathered.count:
             self._passed[webhook.id] = at
             if reads > 1:
@@ -226,7 +226,7 @@ class Dispatcher:
         )
 
     async def _failed(self, webhook: WebhookKept, status: int, error: str, *, final: bool = False) -> None:
-        """What is stored of the webhook may be newer than what this task began with."""
+        """Store a failed delivery. The stored webhook may be newer than the one this task began with."""
         kept = await self._store.webhooks(tenant=webhook.tenant)
         known = next((one for one in kept if one.id == webhook.id), webhook)
         now = self._now()

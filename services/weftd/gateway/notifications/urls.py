@@ -38,5 +38,5 @@ def mistake(url: str, allowed: Sequence[Network]) -> str:
 
 
 def _may_be_host(host: str) -> bool:
-    """Whether the host could be looked up at all: its labels have 1 to 63 characters."""
+    """True if the host could be looked up at all: its labels have 1 to 63 characters."""
     return literal(host) is not None or all(1 <= len(label) <= 63 for label in host.removesuffix(".").split("."))

@@ -227,7 +227,7 @@ def mistake(claims: Mapping[str, Any], *, issuer: str, client_id: str, nonce: st
     if isinstance(expires, bool) or not isinstance(expires, int | float) or expires <= now - LEEWAY_SECONDS:
         return "it has expired"
     if isinstance(issued, bool) or not isinstance(issued, int | float) or issued > now + LEEWAY_SECONDS:
-        return "it is from the future, or does not say when it was made"
+        return "its issue time is missing or in the future"
     if nonce is not None and claims.get("nonce") != nonce:
         return "it is of another sign-in"
     return ""

@@ -33,7 +33,7 @@ JUDGED_AT_ONCE = 100  # jobs whose estimates are held against what came true, in
 
 
 class WhatWasTold(NamedTuple):
-    """What an estimate was of."""
+    """The subject of an estimate."""
 
     id: str
     epoch: int
@@ -148,7 +148,7 @@ class Estimates:
         quotas: Sequence[Quota],
         places: KnownPlaces | None = None,
     ) -> Callable[[], PoolToCome]:
-        """What makes the pool's picture; it looks at every job of the pool, so it is called in a thread."""
+        """Return the function that builds the pool's state. It reads every job of the pool, so call it in a thread."""
         durations, records = await self.durations(job.pool), self.records(job.pool)
         minimum_run = MinimumRun(await self._store.preemption_after(pool=job.pool))
         spares = await self._store.spares(pool=job.pool)

@@ -115,7 +115,7 @@ def _foreseen(
 async def _shares(
     snapshots: Snapshots, cluster: LiveCluster, job: Job, who: Access, nodes: Sequence[Node]
 ) -> tuple[ShareSeen, ...]:
-    """What its ranks hold of GPUs, if it shares them."""
+    """Shares of GPUs that its ranks hold, if it shares GPUs."""
     if not job.state.holding or all(allocation.share is None for allocation in job.held):
         return ()
     return shares_seen(job, await snapshots.holding(job.pool), {node.id: node for node in nodes}, cluster, who)

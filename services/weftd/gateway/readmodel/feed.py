@@ -268,7 +268,7 @@ class Feed:
                 reader.back_to = place_of(newest)
 
     async def _is_ahead(self, cursor: str) -> bool:
-        """Whether the cursor is from a time that the store has lost."""
+        """True if the cursor is from a time that the store has lost."""
         return place_of(cursor) > place_of(self._at) and place_of(cursor) > place_of(await self._newest())
 
     async def _hinted(self) -> None:

@@ -69,7 +69,7 @@ class ClusterSeen(Struct, frozen=True, kw_only=True):
 
 
 class LiveChange:
-    """What one look found to be different: encoded nodes, and jobs by tenant. Each view compares counts itself."""
+    """Differences between two states: encoded nodes, and jobs by tenant. Each view compares counts itself."""
 
     def __init__(self) -> None:
         self.nodes: list[bytes] = []
@@ -350,7 +350,7 @@ def _gpu(
     *,
     out: str = "",
 ) -> LiveGpu:
-    """What a node reports of its GPU is held to what the GPU has."""
+    """The live state of a GPU. Values that its node reports are bounded by the size of the GPU."""
     used = None if sample is None else sample.utilisation
     memory = None if sample is None else sample.memory_used
     step = max(1, gpu.memory // PARTS)

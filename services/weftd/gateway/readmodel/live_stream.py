@@ -42,7 +42,7 @@ Key = tuple[str, bool]
 
 
 class LiveView:
-    """What readers of one tenant, or administrators of one, may see of the picture."""
+    """The part of the cluster state that readers of one tenant, or its administrators, may see."""
 
     def __init__(self, live: "Live", key: Key) -> None:
         self._live = live
@@ -71,7 +71,7 @@ class LiveView:
         return self._snapshot[1]
 
     def delta(self, change: LiveChange, nodes: bytes) -> bytes:
-        """What changed for these readers, as JSON; empty: nothing did. `nodes`: those of the change, encoded."""
+        """Changes for these readers, as JSON, or empty if there are none. `nodes`: the changed nodes, encoded."""
         self._snapshot = None
         counts = self._counted()
         others = {name: msgspec.Raw(each) for name, each in counts.items() if self._counts.get(name) != each}
@@ -249,7 +249,7 @@ class Live:
             async with asyncio.timeout(FIRST_SECONDS_MAX):
                 await self._tried.wait()
         except TimeoutError:
-            raise StoreUnavailableError("the cluster could not be looked at in time") from None
+            raise StoreUnavailableError("reading the state of the cluster took too long") from None
         self.check()
 
     async def _run(self) -> None:

@@ -213,7 +213,7 @@ class Lines:
 
 
 def _is_open(query: QueueQuery) -> bool:
-    """Whether no filter is set that must look at each job."""
+    """True if no filter is set that must look at each job."""
     return query.kind is None and not query.label and not query.text
 
 

@@ -68,7 +68,7 @@ class Reasons:
         return [self._with_reason(job) if job.pool in known and _is_by_room(job) else job for job in jobs]
 
     def fits(self, job: Job) -> bool:
-        """Whether a job that `fresh` has just returned would fit in the room as it is, though its reason says that
+        """True if a job that `fresh` has just returned would fit in the room as it is, though its reason says that
         there is none: the reason is older than the room."""
         picture = self._pictures.get(job.pool)
         return picture is not None and _is_by_room(job) and picture.fits(job)
@@ -79,7 +79,7 @@ class Reasons:
 
 
 def _is_by_room(job: Job) -> bool:
-    """Whether the reason follows from the free room; not if runs that should have ended hold GPUs: only the scheduler
+    """True if the reason follows from the free room; not if runs that should have ended hold GPUs: only the scheduler
     sees those."""
     cause = job.waiting_for
     waits = job.state is JobState.QUEUED and cause is not None and cause.code in _BY_ROOM

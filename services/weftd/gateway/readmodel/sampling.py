@@ -99,7 +99,7 @@ def _most(part: float) -> float | None:
 
 
 class NodeTold:
-    """What a node told of the GPUs that it has, and of runs."""
+    """The samples that a node reported about its GPUs and runs."""
 
     def __init__(self, node: Node, told: NodeSampled) -> None:
         self.models = {gpu.index: model_of(gpu) for gpu in node.capacity.gpus}

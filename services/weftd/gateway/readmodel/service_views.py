@@ -79,7 +79,7 @@ def service_view(
 
 
 def _is_asked(requests: RequestsView | None) -> bool:
-    """Whether requests come, as far as is known: an objective out of reach is news of a load."""
+    """True if requests come, as far as is known: an objective out of reach is news of a load."""
     return requests is None or bool(requests.arrived or requests.in_flight or requests.queued)
 
 

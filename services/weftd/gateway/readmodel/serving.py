@@ -23,7 +23,7 @@ _Run = tuple[str, int, int]
 
 
 class _Node(Struct):
-    """What a node told last, and when it was heard; `runs` is made when it is first asked for."""
+    """The last report of a node and its time; `runs` is computed on first use."""
 
     at: float
     seen: EndpointsSeen

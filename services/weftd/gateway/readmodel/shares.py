@@ -1,4 +1,4 @@
-"""What jobs hold of GPUs that they share, and what they got of it lately, as their tenants may see it."""
+"""Shares of GPUs that jobs hold, and the GPU time they got lately, as their tenants may see it."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -31,7 +31,7 @@ def shares_seen(
 
 
 def _got(cluster: LiveCluster, job: Job, allocation: Allocation) -> ShareSample | None:
-    """What a rank got of its share, by the newest sample of its node."""
+    """GPU time that a rank got of its share, by the newest sample of its node."""
     sample = cluster.run_sample(allocation.node_id, job.id, job.epoch, allocation.rank)
     return None if sample is None else sample.share
 

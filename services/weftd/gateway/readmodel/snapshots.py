@@ -70,7 +70,7 @@ class Fresh(Generic[T]):
 
     @property
     def last(self) -> T | None:
-        """What was last read, however old."""
+        """The last value read, however old."""
         return self._value[1] if self._value is not None else None
 
     @property

@@ -44,7 +44,7 @@ _data = msgspec.json.Decoder(EventData).decode
 
 
 class Wish(Protocol):
-    """What was asked for, as far as a story tells it."""
+    """The requested session, as the job's history shows it."""
 
     @property
     def kind(self) -> SessionKind: ...
@@ -245,7 +245,7 @@ class StayRecord:
                 raise
 
     def over(self, over: SessionEnd, status: int | None, reason: str, *, number: int) -> None:
-        """The line is over; what is left to tell is told later, so that it takes no time of the line's."""
+        """Record the end of a connection; its events are published in the background, so closing is not delayed."""
         visit, records = self._visit, self._records
         visit.open -= 1
         if self._is_port:
@@ -260,7 +260,7 @@ class StayRecord:
 
 
 def number_of(name: str) -> int:
-    """What a story calls a session, from which its name cannot be found: with the name one goes on with it."""
+    """The number of a session in the job's history. It does not reveal the name, with which a session is resumed."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6])
 
 

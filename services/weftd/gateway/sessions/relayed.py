@@ -97,12 +97,12 @@ class SessionLine:
         await self._send(self._socket.send_str(_encode(told).decode()))
 
     async def _send(self, sending: Coroutine[Any, Any, None]) -> None:
-        """Raises ConnectionError if the program takes nothing any more."""
+        """Raises ConnectionError if the program does not read its input any more."""
         try:
             async with asyncio.timeout(WRITE_SECONDS_MAX):
                 await sending
         except (TimeoutError, RuntimeError) as error:  # RuntimeError: the socket is closing
-            raise ConnectionAbortedError("the program takes nothing") from error
+            raise ConnectionAbortedError("the program does not read its input") from error
 
     # ── what the person's program says ──────────────────────────────────────────────────────────────────────────
 

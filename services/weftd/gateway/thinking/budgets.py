@@ -73,7 +73,7 @@ class Budgets:
         return Rate(self._budget.part / max(1, len(self._owing)), self._budget.burst_seconds)
 
     def _others(self, tenant: str, now: float) -> bool:
-        """Whether another tenant came lately: one of the last two to come is another."""
+        """True if another tenant came lately: one of the last two to come is another."""
         for other in reversed(self._came):
             if other != tenant:
                 return now - self._came[other] <= self._budget.others_seconds

@@ -43,7 +43,7 @@ def mark_of(served: ServiceServed, at: float) -> ServedMark:
 
 
 def requests_of(windows: Iterable[ServedWindow], objective: Objective | None) -> RequestsView | None:
-    """What all routers together had; None if there is no router. Counts that went back count as none."""
+    """Sum of the requests of all routers; None if there is no router. Counts that decreased count as none."""
     windows = list(windows)
     if not windows:
         return None

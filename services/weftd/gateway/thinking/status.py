@@ -9,8 +9,8 @@ from weft.messages.http import NodeView
 from weft.messages.http.status import DatabaseView, Grave, ServiceView, StatusFinding
 
 NEEDED = {
-    "scheduler": "no job starts, and what ends is not taken note of; what runs goes on",
-    "scorer": "the speeds of GPUs are not learnt; jobs are placed by what is known",
+    "scheduler": "no job starts, and ends of jobs are not recorded; running jobs continue",
+    "scorer": "speeds of GPUs are not updated; jobs are placed by the last known speeds",
     "reallocator": "no running job is tuned or resized, and services keep their size",
 }
 """The services that every cluster has besides gateways, and what is missing without them."""
@@ -56,7 +56,7 @@ def _servers(nats: bool, database: DatabaseView | None, migrations: Sequence[str
     if database is None:
         yield _problem(
             "postgres",
-            "Postgres does not answer: no job is taken in, and what runs goes on",
+            "Postgres does not answer: new jobs are refused, and running jobs continue",
             "start Postgres, or look at its log and its disk",
         )
         return

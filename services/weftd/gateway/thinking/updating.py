@@ -76,7 +76,7 @@ def _check_revisions(job: Job, wanted: UpdateWanted) -> None:
 
 
 def _env_after(job: Job, wanted: UpdateWanted) -> dict[str, str]:
-    """What its replicas would be given beyond what every run has: an empty text takes a variable away."""
+    """Environment that its replicas would get besides that of every run; an empty text removes a variable."""
     env = dict(job.spec.env)
     for role in job.spec.roles.values():
         env |= role.env
@@ -109,7 +109,7 @@ def check_size(job: Job, size: Size) -> None:
 
 
 def check_share(job: Job, wanted: ShareWanted) -> Reshare:
-    """What is asked of the scheduler. Raises RejectedError with the first mistake."""
+    """The command for the scheduler. Raises RejectedError with the first mistake."""
     sharing = [name for name, role in job.spec.roles.items() if role.share is not None]
     if not sharing:
         raise RejectedError(409, "job", f"{job.id} has no share of a GPU")

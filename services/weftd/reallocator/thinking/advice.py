@@ -1,4 +1,4 @@
-"""What is told of jobs: verdicts, changes that are only proposed, and findings that no limit mends."""
+"""Advice about jobs: verdicts, proposed changes, and findings that no limit can mend."""
 
 from collections.abc import Sequence
 

@@ -31,7 +31,7 @@ class Asha:
         return array in self._values
 
     def learn(self, arrays: Iterable[str], reached: Iterable[RungReached]) -> None:
-        """What is stored of these arrays, in place of what was known of them."""
+        """Replace the known rung values of these arrays by the stored ones."""
         self._values |= {array: {} for array in arrays}
         for one in reached:
             self._values[one.array].setdefault(one.rung, {})[one.job_id] = one.value
@@ -67,7 +67,7 @@ class Asha:
 
 
 def _why_not_on(rule: EarlyStop, value: float, step: int, there: Iterable[float]) -> Cause | None:
-    """None: it goes on. It is among `there`."""
+    """Why this element is stopped, or None if it continues. `there` includes its own value."""
     known = list(there)
     better = sum(other < value if rule.goal is MetricGoal.MIN else other > value for other in known)
     on = -(-len(known) // rule.factor)  # rounded up

@@ -185,7 +185,7 @@ class Reallocator:
             followed.state, followed.relieving = followed.before, False
 
     def is_news(self, job_id: str, *, epoch: int, state: bytes) -> bool:
-        """Whether the stored state is not our last one: then another reallocator tunes that job, too."""
+        """True if the stored state is not our last one: then another reallocator tunes that job, too."""
         followed, stored = self._followed.get(job_id), parse(state)
         if followed is None or stored is None or epoch != followed.job.epoch:
             return False
@@ -198,7 +198,7 @@ class Reallocator:
 
     @property
     def awaits(self) -> bool:
-        """Whether an ask is open: stored, and not seen to be done."""
+        """True if an ask is open: stored, and not seen to be done."""
         waiting = (Phase.ACTING, Phase.ROLLING_BACK)
         return any(one.relieving or one.state.phase in waiting for one in self._followed.values())
 

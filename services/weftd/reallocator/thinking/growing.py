@@ -1,4 +1,4 @@
-"""Whether a job may ask for one more replica by itself now, and of which roles: what the tuner's outer loop may do."""
+"""True if a job may ask for one more replica by itself now, and of which roles: what the tuner's outer loop may do."""
 
 from math import inf
 
@@ -57,7 +57,7 @@ def room_for_one_more(
 
 
 def _may_change(job: Job, state: TunerState, now: float, *, restart_s: float, seconds: float) -> bool:
-    """Whether others changed the job's size long enough ago. If the job restarts, changes by its tuner count too."""
+    """True if others changed the job's size long enough ago. If the job restarts, changes by its tuner count too."""
     changed_at = job.sized_at
     if changed_at is None and job.worked:
         changed_at = job.held_since

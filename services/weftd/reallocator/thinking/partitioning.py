@@ -119,7 +119,7 @@ class SizePlanner:
 
     @property
     def unsaved(self) -> Sequence[RestartCost]:
-        """What restarts were measured to cost, and no store has."""
+        """Measured costs of restarts that are not stored yet."""
         return tuple(self._unsaved.values())
 
     def saved(self, costs: Iterable[RestartCost]) -> None:
@@ -233,7 +233,7 @@ def _newest(costs: dict[str, RestartCost]) -> dict[str, RestartCost]:
 
 
 class _UnderQuotas:
-    """What quotas say of sizes; without quotas, nothing."""
+    """Bounds of sizes by quotas; none without quotas."""
 
     def __init__(self, quotas: Sequence[Quota], nodes: Sequence[Node], holding: Sequence[Job]) -> None:
         self._ledger = ledger_of(quotas, {node.id: node for node in nodes}, holding if quotas else ())

@@ -138,7 +138,7 @@ class _Node(Struct):
 
 
 class SeenEndpoints:
-    """What nodes tell of their replicas. A node is asked only about runs that the store has there."""
+    """Reports of nodes about their replicas. A node is asked only about runs that the store has there."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Node] = {}
@@ -159,7 +159,7 @@ class SeenEndpoints:
 
 
 def _on_our_clock(one: Endpoint, told_at: float, now: float) -> SeenEndpoint:
-    """Of the node's clock only differences count."""
+    """Only differences of the node's clock count."""
     return SeenEndpoint(
         ready=one.ready,
         draining=one.draining,

@@ -43,7 +43,7 @@ class ServiceStatus(Struct, frozen=True, kw_only=True):
 
 
 class SizedServices(Struct, frozen=True, kw_only=True):
-    """What to ask for, by job."""
+    """Replica counts and GPU shares to request, by job."""
 
     sizes: Mapping[str, Scale] = {}
     shares: Mapping[str, Reshare] = {}
@@ -167,14 +167,14 @@ class ServiceScaler:
             yield SizedServices(sizes=sizes, shares=shares)
 
     def asked(self, sizes: Mapping[str, Scale], jobs: Iterable[str], *, now: float) -> None:
-        """The store has these asks."""
+        """Note that these commands are stored."""
         for job_id in jobs:
             service, scale = self._services.get(job_id), sizes[job_id]
             if service is not None:
                 service.pending = (now, sum(scale.size.values()), service.job.version)
 
     def findings(self, now: float) -> tuple[Finding, ...]:
-        """What people should know: objectives that cannot be kept, and requests that are refused."""
+        """Findings for people: objectives that cannot be met, and refused requests."""
         found: list[Finding] = []
         for service in self._services.values():
             name, job_id = service.job.name, service.job.id
@@ -194,7 +194,7 @@ class ServiceScaler:
         return tuple(found[:SAID_MAX])
 
     def status(self, *, most: int) -> tuple[ServiceStatus, ...]:
-        """Of the oldest services, at most so many."""
+        """The oldest services, at most this number."""
         found: list[ServiceStatus] = []
         for service in list(self._services.values())[:most]:
             rule, predicted, rate = service.rule, None, 0.0
@@ -299,7 +299,7 @@ class ServiceScaler:
 
 
 def goal_of(job: Job) -> Goal:
-    """What the service promises, and between what it may be sized."""
+    """The objective of the service, and the bounds of its size."""
     assert job.spec.service is not None, f"{job.id} is a service"
     (role,) = job.spec.roles.values()
     objective, share = job.spec.objective, None if role.share is None else role.share.held

@@ -127,7 +127,7 @@ class ShareTuner:
             less = max(1, aim, base if share_min is None else min(base, thousandths(share_min)))
             may_shrink = is_ours or share_min is not None
             if may_shrink and used * WHOLE <= SHRINKS_AT * has.request and less <= has.request - STEP_LEAST:
-                return _reshare(job, name, has, less, "it hardly uses it", used)
+                return _reshare(job, name, has, less, "it uses little of it", used)
         return None
 
     def _most_used(self, job: Job, ranks: Iterable[Allocation], now: float) -> float | None:

@@ -1,1 +1,1 @@
-"""What a router decides: where a request goes, when, and which replica gets it. Pure."""
+"""The decisions of a router: where a request goes, when, and which replica gets it. Pure."""

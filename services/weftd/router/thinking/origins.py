@@ -32,7 +32,7 @@ def page_of(text: str) -> Page | None:
 
 
 def is_foreign(page: Page | None, method: str, *, upgraded: bool) -> bool:
-    """Whether a page of another origin makes this request by itself: it may not use the person's cookie. A link that
+    """True if a page of another origin makes this request by itself: it may not use the person's cookie. A link that
     the person follows is no such request."""
     if page is None:
         return False
@@ -52,7 +52,7 @@ def shown_to(page: Page | None, allowed: Sequence[str]) -> str:
 
 
 def _is_of(origin: str, host: str) -> bool:
-    """Whether an origin is that of the host, whichever scheme a proxy before the router speaks."""
+    """True if an origin is that of the host, whichever scheme a proxy before the router speaks."""
     scheme, _, named = origin.lower().partition("://")
     port = DEFAULT_PORTS.get(scheme)
     if port is None or not named:

@@ -130,5 +130,5 @@ def _same_place(path: str, query: str) -> str:
 
 
 def prefix_of(path: str, job: str) -> str:
-    """What comes before the path of a request at its replica, without a slash at its end. `{job}` is the job's id."""
+    """The prefix of a request's path at its replica, without a slash at its end. `{job}` is the job's id."""
     return path.replace("{job}", job).rstrip("/")

@@ -24,11 +24,11 @@ LOST_SECONDS = 1.0  # a request that was given to a replica earlier must be know
 SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 
 Answer = tuple[int, "InFlightRequest | Refused"]
-"""What follows for a request that waited, by its ticket."""
+"""Results for requests that waited, by ticket."""
 
 
 class _Other(Struct):
-    """What another router has at each replica."""
+    """Requests of another router at each replica."""
 
     at: float
     in_flight: dict[tuple[str, int, int], int]
@@ -81,7 +81,7 @@ class Routing:
         return answers
 
     def hear(self, served: ServicesServed, now: float) -> None:
-        """What another router has where: it takes room there."""
+        """Requests of another router by replica, which use capacity there."""
         self._others[served.router, served.part] = _Other(
             now,
             {

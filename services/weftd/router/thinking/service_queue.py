@@ -175,8 +175,8 @@ class ServiceQueue:
         if self.waiting >= self.service.queue:
             return Refused(429, f"{self.waiting} requests wait for this service already", again)
         if self.service.latency is not None and expected is not None and expected > self.service.timeout:
-            words = f"this service would need {expected:.1f} s until it takes one more request"
-            return Refused(429, f"{words}, and lets none wait longer than {self.service.timeout:g} s", again)
+            words = f"this service could take one more request in {expected:.1f} s"
+            return Refused(429, f"{words}, and its longest wait is {self.service.timeout:g} s", again)
         return None
 
     # the ends of requests

@@ -116,7 +116,7 @@ class Endpoints:
         return changed
 
     def listen(self, now: float) -> set[str]:
-        """The jobs on nodes that have come to tell nothing, or tell again. Where all are silent, it is not they."""
+        """Jobs whose nodes fell silent or came back. If every node is silent, the bus is at fault."""
         silent = frozenset(node_id for node_id, heard in self._heard.items() if now - heard > QUIET_SECONDS)
         quiet = frozenset() if len(silent) == len(self._heard) else silent
         changed, self.quiet = quiet ^ self.quiet, quiet
@@ -166,7 +166,7 @@ class ServiceTable:
             del self._by_name[service.tenant, service.name]
 
     def find(self, route: Route) -> RoutedService | None:
-        """Of several with one name the newest that has, or had, a ready replica, else the newest."""
+        """The newest service of this name that has, or had, a ready replica, otherwise the newest."""
         if not route.by_host:
             return self.services.get(route.job)
         named = self._by_name.get((route.tenant, route.name))

@@ -1,1 +1,1 @@
-"""What a scheduler decides, and from what: pure, with time and randomness as inputs."""
+"""The decisions of a scheduler: pure, with time and randomness as inputs."""

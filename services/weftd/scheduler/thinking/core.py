@@ -515,7 +515,7 @@ def _orders_full(node_id: str, *, never: bool) -> Cause:
     limit = f"{ANSWER_BYTES_MAX >> 20} MiB of orders and {ANSWER_RUNS_MAX} ranks"
     numbers = {"orders_bytes_max": float(ANSWER_BYTES_MAX), "ranks_max": float(ANSWER_RUNS_MAX)}
     if never:
-        sentence = f"its ranks on node {node_id} take more than the {limit} that a node can be given at once"
+        sentence = f"its ranks on node {node_id} take more than the {limit} that a node can receive at once"
         return Cause(code=_C.TOO_BIG, sentence=sentence, by=node_id, numbers=numbers)
-    sentence = f"node {node_id} can be given {limit} at once, and those of other jobs there leave too little of that"
+    sentence = f"node {node_id} can receive {limit} at once, and other jobs there need most of that"
     return Cause(code=_C.ORDERS_FULL, sentence=sentence, by=node_id, numbers=numbers)

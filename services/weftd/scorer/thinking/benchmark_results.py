@@ -71,7 +71,7 @@ class Results:
         self._groups: dict[Conditions, _Group] | None = None  # None: to be made anew
 
     def add(self, result: Measured) -> bool:
-        """Whether the result is new. Results may come in any order, and more than once."""
+        """True if the result is new. Results may come in any order, and more than once."""
         before = self._results.get(result.uuid, [])
         if any(one.job_id == result.job_id for one in before):
             return False

@@ -88,7 +88,7 @@ class Benchmarks:
 
     @property
     def without_image(self) -> bool:
-        """Whether nodes are not measured because no image is set."""
+        """True if nodes are not measured because no image is set."""
         return not self.settings.image and any(known.runtime == "docker" for known in self._gpus.values())
 
     # what there is

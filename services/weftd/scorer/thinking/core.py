@@ -53,7 +53,7 @@ BEGINS_AFTER_SECONDS = 2.0  # by then every other scorer has published twice tha
 
 
 class Due(Struct, frozen=True, kw_only=True):
-    """What to store and to publish, by pool."""
+    """Scores to store and to publish, by pool."""
 
     scores: dict[str, list[GpuScore]] = {}
     paces: dict[str, list[GpuPace]] = {}

@@ -80,7 +80,7 @@ class Paces:
 
 
 def sound(pace: GpuPace) -> bool:
-    """Whether another scorer's pace makes sense."""
+    """True if another scorer's pace makes sense."""
     return 0 < pace.step_seconds < 1e9 and 1.0 / RATIO_MOST < pace.score < RATIO_MOST
 
 

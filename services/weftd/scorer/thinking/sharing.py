@@ -46,10 +46,10 @@ class SharedUse:
 
     @property
     def others(self) -> dict[RunKey, float]:
-        """What each other run on the GPU used of its time."""
+        """GPU time that each other run on the GPU used."""
         return {key: used / self._measured for key, used in self._others.items()}
 
     @property
     def alone(self) -> bool:
-        """Whether the others left the GPU to the run."""
+        """True if the others left the GPU to the run."""
         return sum(self.others.values()) <= ALONE_MOST

@@ -136,7 +136,7 @@ class ScoredRun:
 
     @property
     def alone(self) -> bool:
-        """Whether its step time, as it reports it, leaves out waiting for other ranks."""
+        """True if its step time, as it reports it, leaves out waiting for other ranks."""
         return self.ranks == 1 or (self.pace is not None and "t_compute" in self.pace.phases)
 
     @property
@@ -202,7 +202,7 @@ class ScoredRun:
     # the window's result
 
     def due(self, now: float) -> bool:
-        """Whether its window is as long as its pace's, so that no step counts twice."""
+        """True if its window is as long as its pace's, so that no step counts twice."""
         length = WINDOW_SECONDS if self.pace is None else max(WINDOW_SECONDS, self.pace.window_seconds)
         return now - self.begun_at >= min(length, WINDOW_SECONDS_MAX) - 1.0
 
@@ -248,7 +248,7 @@ def _unsteady(pace: Pace) -> Unfit | None:
 
 
 def sound(pace: Pace) -> bool:
-    """Whether the pace makes sense."""
+    """True if the pace makes sense."""
     rates = (pace.steps_rate, pace.samples_rate or 0.0, pace.step_spread, *pace.phases.values())
     return (
         STEP_SECONDS_LEAST <= pace.step_seconds <= STEP_SECONDS_MOST

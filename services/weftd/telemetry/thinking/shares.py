@@ -1,4 +1,4 @@
-"""What a run got of its share of a GPU, from the counters of its node's arbiter."""
+"""GPU time that a run got of its share, from the counters of its node's arbiter."""
 
 from collections.abc import Mapping
 from typing import Final

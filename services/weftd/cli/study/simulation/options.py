@@ -43,9 +43,11 @@ def _workload(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--rate", type=above_nothing, metavar="JOBS_PER_HOUR", help="arrival rate of the generated jobs")
     group.add_argument("--durations", choices=DURATIONS, help="duration distribution of the generated jobs")
     group.add_argument(
-        "--elastic", type=one_or_more, metavar="X", help="jobs may have 1 GPU to X times as many as they ask for"
+        "--elastic", type=one_or_more, metavar="X", help="elastic jobs: from 1 GPU to X times their request"
     )
-    group.add_argument("--exponent", type=nothing_or_more, metavar="A", help="n replicas are n ** A as fast (0.85)")
+    group.add_argument(
+        "--exponent", type=nothing_or_more, metavar="A", help="n replicas run n ** A times as fast (0.85)"
+    )
     group.add_argument("--resize", choices=RESIZES, help="method to change a job's size (default: restart)")
     group.add_argument("--resize-cost", type=nothing_or_more, metavar="S", help="seconds per change of size (30)")
 

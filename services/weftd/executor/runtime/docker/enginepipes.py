@@ -39,7 +39,7 @@ class EnginePipes:
             write_stacks(fd, text)
 
     def rest(self) -> bytes:
-        """What the engine did not read, the same at each call. Blocks for END_SECONDS_MAX at most."""
+        """Bytes that the engine did not read, the same at each call. Blocks for END_SECONDS_MAX at most."""
         deadline = time.monotonic() + END_SECONDS_MAX
         for fd in self._fds:
             self._rest += _read(fd, deadline)

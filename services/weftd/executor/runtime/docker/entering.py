@@ -78,7 +78,7 @@ async def end_marked(engine: DockerEngine, held: Iterable[Held], owner: str) -> 
 
 
 def _is_seen(held: Held) -> bool:
-    """Whether this container's processes can be seen from here."""
+    """True if this container's processes can be seen from here."""
     try:
         return held.id in Path(f"/proc/{held.pid}/cgroup").read_text()
     except OSError:

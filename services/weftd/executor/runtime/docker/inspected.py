@@ -1,4 +1,4 @@
-"""What the engine says of its containers, read as runs."""
+"""Reads the engine's description of containers as runs."""
 
 import errno
 import os

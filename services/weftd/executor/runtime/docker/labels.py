@@ -63,5 +63,5 @@ def signal_number(name: str) -> int | None:
 
 
 def named_of(found: Mapping[str, str]) -> bool:
-    """Whether the other ranks reach this one by the name of its container."""
+    """True if the other ranks reach this one by the name of its container."""
     return found.get("weft.named") == "1"

@@ -59,7 +59,7 @@ def held_of(inspected: Mapping[str, Any]) -> Held:
 
 
 def safe_update(*, gpus: Sequence[Gpu], injection: str) -> bool:
-    """Whether the engine's update is safe for containers with GPUs of this node: not under NVIDIA's legacy hook.
+    """True if the engine's update is safe for containers with GPUs of this node: not under NVIDIA's legacy hook.
 
     Nor is it under that hook without known GPUs: the driver may hang while older containers hold GPUs.
     """

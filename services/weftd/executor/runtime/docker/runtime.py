@@ -164,7 +164,7 @@ class DockerRuntime:
 
     @property
     def reaches_engine_files(self) -> bool:
-        """Whether the containers' output is copied from the engine's own files, which are then kept small."""
+        """True if the containers' output is copied from the engine's own files, which are then kept small."""
         return bool(self._engine_folder)
 
     async def has_image(self, name: str) -> bool:
@@ -501,7 +501,7 @@ class DockerRuntime:
         return Run(key=key, state=RunState.RUNNING, grace=run.grace, started_at=run.started_at)
 
     def _ended(self, key: RunKey, container: Container) -> bool:
-        """Whether the run ended and its output is in its log; on a full disk the wait for that is bounded."""
+        """True if the run ended and its output is in its log; on a full disk the wait for that is bounded."""
         run = self._inspected.get(key)
         if run is None or run.live:
             return False

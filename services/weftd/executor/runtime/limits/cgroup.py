@@ -271,7 +271,7 @@ def members(groups: Groups) -> set[int]:
 
 
 def occupied(groups: Groups) -> bool:
-    """Whether any process is inside."""
+    """True if any process is inside."""
     return any(get(group, "cgroup.procs").strip() for group in groups.values())
 
 

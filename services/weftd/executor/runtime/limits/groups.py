@@ -27,7 +27,7 @@ Groups = Mapping[str, str]
 
 
 def is_of(pid: int, name: str, *, proc: Path = Path("/proc")) -> bool:
-    """Whether this host shows the process in a group of this name: its number is not that of another one, as where
+    """True if this host shows the process in a group of this name: its number is not that of another one, as where
     this executor has process numbers of its own."""
     try:
         return name in (proc / str(pid) / "cgroup").read_text()
@@ -191,7 +191,7 @@ def _reader(groups: Groups) -> Text:
 
 
 def _as_far_as(path: str, name: str) -> str | None:
-    """The path down to the part that has `name` in it; a container may have groups below its own."""
+    """The cgroup path up to the component that contains `name`; a container may have nested groups."""
     parts = path.split("/")
     for place, part in enumerate(parts):
         if name and name in part:

@@ -35,7 +35,7 @@ class _Output:
         self.give_up_at: float | None = None  # by the monotonic clock
 
     def is_clean(self) -> bool:
-        """Whether all bytes are in the log; False if that cannot be seen at once, because some are being moved."""
+        """True if all bytes are in the log; False if that cannot be seen at once, because some are being moved."""
         if not self.lock.acquire(blocking=False):
             return False
         try:
@@ -44,7 +44,7 @@ class _Output:
             self.lock.release()
 
     def is_over(self) -> bool:
-        """Whether nobody can write to the pipe any more. An event does not show that: it may be one of an earlier pipe
+        """True if nobody can write to the pipe any more. An event does not show that: it may be one of an earlier pipe
         with the same descriptor. Takes the lock."""
         with self.lock:
             if self.pipes.output < 0:

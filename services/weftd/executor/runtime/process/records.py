@@ -137,7 +137,7 @@ def lock(folder: str) -> int | None:
 
 
 def locked(folder: str) -> bool:
-    """Whether the lock is held; False also if the file cannot be opened: then no holder is known."""
+    """True if the lock is held; False also if the file cannot be opened: then no holder is known."""
     try:
         fd = lock(folder)
     except OSError:
@@ -149,7 +149,7 @@ def locked(folder: str) -> bool:
 
 
 def holds(pid: int, path: str) -> bool:
-    """Whether this process has this very file, and so its lock, open: then the pid was not reused. Linux only."""
+    """True if this process has this very file, and so its lock, open: then the pid was not reused. Linux only."""
     with suppress(OSError):
         sought = os.stat(path)
         for fd in os.listdir(f"/proc/{pid}/fd"):  # A shell moves its files from one descriptor to another.
@@ -202,7 +202,7 @@ def mark_stopped(folder: str) -> None:
 
 
 def stopped(folder: str) -> bool:
-    """Whether the run was asked to stop."""
+    """True if the run was asked to stop."""
     found = read_small(f"{folder}/stop", bytes_max=TOLD_BYTES_MAX)
     return found is not None and found.data.startswith(STOPPED)
 

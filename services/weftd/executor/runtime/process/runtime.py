@@ -185,7 +185,7 @@ class ProcessRuntime:
             return ""
         pidfd = self._lives.pidfd(key)
         if pidfd is None:
-            return f"{told}: this host lets no process be held while it is signalled"
+            return f"{told}: this host cannot signal a process safely (no pidfd)"
         return signalling.signal_child(live.record.pid, pidfd, told)
 
     async def dump_stacks(self, key: RunKey, told: ResizeSignal | None) -> None:

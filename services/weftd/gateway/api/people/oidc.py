@@ -27,15 +27,23 @@ WAY = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 
 
 class LoginQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    port: Annotated[int, Meta(ge=1, le=65535, description="On 127.0.0.1, where a command line waits.")] | None = None
-    challenge: (
-        Annotated[str, Meta(pattern=f"^{CHALLENGE.pattern}$", description="Of its verifier (PKCE, S256).")] | None
+    port: (
+        Annotated[int, Meta(ge=1, le=65535, description="Port on 127.0.0.1 on which a command line waits.")] | None
     ) = None
-    state: Annotated[str, Meta(pattern=f"^{CLI_STATE.pattern}$", description="It gets this back.")] | None = None
+    challenge: (
+        Annotated[str, Meta(pattern=f"^{CHALLENGE.pattern}$", description="Challenge of the verifier (PKCE, S256).")]
+        | None
+    ) = None
+    state: (
+        Annotated[
+            str, Meta(pattern=f"^{CLI_STATE.pattern}$", description="Value that is returned to the command line.")
+        ]
+        | None
+    ) = None
 
 
 class CallbackQuery(Struct, frozen=True):
-    """As the provider makes it: it may add parameters of its own."""
+    """The callback's query as the provider sends it, which may have additional parameters."""
 
     code: Annotated[str, Meta(max_length=4096)] = ""
     state: Annotated[str, Meta(max_length=512)] = ""
@@ -47,7 +55,7 @@ class CallbackQuery(Struct, frozen=True):
     "sign-in",
     "Is there an identity provider?",
     who=Audience.ANYONE,
-    answers={200: RouteAnswer(description="Whether people sign in with one.", type=ProviderView)},
+    answers={200: RouteAnswer(description="The provider, if there is one.", type=ProviderView)},
 )
 async def about(call: Call[NoQuery]) -> web.StreamResponse:
     provider = call.gateway.provider
@@ -58,9 +66,9 @@ async def about(call: Call[NoQuery]) -> web.StreamResponse:
     "GET /v1/oidc/login",
     "sign-in",
     "Sign in with the identity provider",
-    description="For a browser: on to the provider, which sends it back to this gateway.",
+    description="Redirect a browser to the provider, which sends it back to this gateway.",
     who=Audience.ANYONE,
-    answers={302: RouteAnswer(description="To the provider.", type=str, media=("text/plain",))},
+    answers={302: RouteAnswer(description="Redirect to the provider.", type=str, media=("text/plain",))},
 )
 async def login(call: Call[LoginQuery]) -> web.StreamResponse:
     gateway, query = call.gateway, call.query
@@ -87,7 +95,7 @@ async def login(call: Call[LoginQuery]) -> web.StreamResponse:
     "Back from the identity provider",
     who=Audience.ANYONE,
     answers={
-        302: RouteAnswer(description="To the dashboard, or to the command line.", type=str, media=("text/plain",))
+        302: RouteAnswer(description="Redirect to the dashboard or the command line.", type=str, media=("text/plain",))
     },
 )
 async def callback(call: Call[CallbackQuery]) -> web.StreamResponse:
@@ -118,7 +126,7 @@ async def callback(call: Call[CallbackQuery]) -> web.StreamResponse:
     "Sign in from a machine without a browser",
     description="Begin the device flow of the identity provider; `POST /v1/sessions` with the `device_code` ends it.",
     who=Audience.ANYONE,
-    answers={200: RouteAnswer(description="What the person opens in any browser.", type=DeviceView)},
+    answers={200: RouteAnswer(description="The page that the person opens in any browser.", type=DeviceView)},
 )
 async def device(call: Call[NoQuery]) -> web.StreamResponse:
     gateway, source = call.gateway, source_of(call.request.remote)

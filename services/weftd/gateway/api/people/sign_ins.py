@@ -40,15 +40,17 @@ NO_STORE = {"Cache-Control": "no-store"}
 
 
 class SessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    tenant: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="For administrators.")] | None = None
+    tenant: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="Only this tenant; for administrators.")] | None = (
+        None
+    )
 
 
 @operation(
     "POST /v1/codes",
     "sign-in",
     "Make a one-time code",
-    description="For a link: a browser exchanges the code once for a session, at the gateway or, with a `job`, at a"
-    " router. The session ends with the token that the code was made with, at the latest.",
+    description="Make a code for a link. A browser exchanges it once for a session, at the gateway or, with a `job`,"
+    " at a router. The session ends no later than the token that made the code.",
     body=CodeWanted,
     body_bytes_max=BODY_BYTES_MAX,
     answers={201: RouteAnswer(description="The code.", type=CodeMade)},
@@ -146,8 +148,10 @@ async def _of_token(call: Call[NoQuery], token: str) -> SignIn:
     "GET /v1/sessions",
     "sign-in",
     "List sessions",
-    description="The newest 1,000 that are in force: a tenant's own; for an administrator all, or those of `tenant`.",
-    answers={200: RouteAnswer(description="Whose they are, and when each was used last.", type=SessionsView)},
+    description="The newest 1,000 valid sessions of the tenant; for an administrator all, or those of `tenant`.",
+    answers={
+        200: RouteAnswer(description="The sessions with their owners and the time of last use.", type=SessionsView)
+    },
 )
 async def sessions(call: Call[SessionsQuery]) -> web.StreamResponse:
     who, wanted = call.who, call.query.tenant
@@ -162,9 +166,9 @@ async def sessions(call: Call[SessionsQuery]) -> web.StreamResponse:
     "DELETE /v1/sessions/{session}",
     "sign-in",
     "End a session",
-    description="Sign a browser out: the one that asks, or another. Its requests are refused everywhere within two"
+    description="Sign out this browser or another one. Its requests are refused everywhere within two"
     " seconds, and its streams end within five.",
-    answers={200: RouteAnswer(description="It has ended.", type=SessionEnded)},
+    answers={200: RouteAnswer(description="The ended session.", type=SessionEnded)},
 )
 async def end(call: Call[NoQuery]) -> web.StreamResponse:
     gateway, session = call.gateway, call.path("session")
@@ -186,8 +190,10 @@ async def end(call: Call[NoQuery]) -> web.StreamResponse:
 @operation(
     "GET /v1/whoami",
     "sign-in",
-    "Who asks",
-    answers={200: RouteAnswer(description="By the token, or the session, of the request.", type=IdentityView)},
+    "Identity of the caller",
+    answers={
+        200: RouteAnswer(description="The tenant and the rights of the request's token or session.", type=IdentityView)
+    },
 )
 async def whoami(call: Call[NoQuery]) -> web.StreamResponse:
     who = call.who

@@ -43,7 +43,7 @@ async def people(call: Call[PeopleQuery]) -> web.StreamResponse:
     description="Their sessions are refused everywhere within two seconds, and their streams end within five.",
     who=Audience.ADMIN,
     body=PersonWanted,
-    answers={200: RouteAnswer(description="It is so now.", type=PersonWanted)},
+    answers={200: RouteAnswer(description="The new setting.", type=PersonWanted)},
 )
 async def change(call: Call[NoQuery]) -> web.StreamResponse:
     gateway, person = call.gateway, call.path("person")
@@ -62,18 +62,21 @@ def _view(kept: PersonKept) -> PersonView:
 
 
 class AuditQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    after: Annotated[Seq, Meta(description="`last` of a page: the first entries behind it.")] | None = None
-    before: Annotated[Seq, Meta(description="`first` of a page: the last entries before it.")] | None = None
+    after: Annotated[Seq, Meta(description="`last` of a page: return the entries after it.")] | None = None
+    before: Annotated[Seq, Meta(description="`first` of a page: return the entries before it.")] | None = None
     limit: Annotated[int, Meta(ge=1, le=ENTRIES_MAX)] = 100
-    tenant: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="For administrators.")] | None = None
+    tenant: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="Only this tenant; for administrators.")] | None = (
+        None
+    )
 
 
 @operation(
     "GET /v1/audit",
     "audit",
     "The audit log",
-    description="What administrators did, who signed in and out, changes of secrets and webhooks, and what was refused;"
-    " the newest entries, or those behind or before a cursor, in order. A tenant sees its own; an administrator all.",
+    description="Acts of administrators, sign-ins and sign-outs, changes of secrets and webhooks, and refused"
+    " requests: the newest entries, or those after or before a cursor. A tenant sees its own entries, an"
+    " administrator all.",
     answers={200: RouteAnswer(description="A page of the log.", type=AuditLogView)},
     example="?limit=20",
 )

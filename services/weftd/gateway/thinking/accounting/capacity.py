@@ -1,4 +1,4 @@
-"""What became of all GPU-seconds that there were: held, idle, planned, drained, down. Their sum is the capacity."""
+"""The use of all GPU-seconds: held, idle, planned, drained, down. Their sum is the capacity."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,7 +60,7 @@ class _Told(Struct):
 
 
 class _Line(Struct):
-    """What changes on one node: how it is, and what is held of its GPUs."""
+    """A change of one node: its state, and the held parts of its GPUs."""
 
     states: Sequence[NodeState] = ()
     held: list[tuple[int, int, int]] = field(default_factory=list)  # at, GPU, by

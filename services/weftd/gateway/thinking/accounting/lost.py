@@ -1,4 +1,4 @@
-"""What of a stretch was thrown away. docs/accounting.md has the definition in words."""
+"""The lost part of a stretch of GPU time. docs/accounting.md has the definition in words."""
 
 from math import isfinite
 
@@ -37,7 +37,7 @@ def lost_since(stretch: EpochStretch) -> tuple[int, str]:
 
 
 def _micros(stretch: EpochStretch, lasted: int) -> tuple[int, str]:
-    """Of how long at its end the work was thrown away."""
+    """Length of the lost work at the end of a stretch, in microseconds, and its basis."""
     step, saved = stretch.told.get("step"), stretch.told.get("checkpoint")
     if step is not None and saved is not None and isfinite(step) and isfinite(saved):
         first = stretch.saved if isfinite(stretch.saved) else 0.0
@@ -51,7 +51,7 @@ def _micros(stretch: EpochStretch, lasted: int) -> tuple[int, str]:
 
 
 def _checkpoints(stretch: EpochStretch) -> tuple[bool, float | None]:
-    """Whether the job writes a checkpoint when it is told to stop, and each how many seconds else."""
+    """True if the job writes a checkpoint when it is stopped, and the seconds between its other checkpoints."""
     wanted = stretch.job.checkpoints
     if wanted is not None:
         return wanted.on_stop, None if wanted.every is None else duration_seconds(wanted.every)

@@ -1,4 +1,4 @@
-"""What a GPU costs by the hour, by its model: exact decimals, from a list in TOML.
+"""Hourly prices of GPUs by model: exact decimals, from a list in TOML.
 
 currency = "EUR"
 

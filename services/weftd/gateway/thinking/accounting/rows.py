@@ -21,7 +21,7 @@ TIMES_KEPT = 1_024  # days and hours, as texts
 
 
 class Books(Struct, frozen=True, kw_only=True):
-    """What rows are made from."""
+    """The inputs of the rows."""
 
     nodes: NodesPast
     prices: Prices | None
@@ -86,7 +86,7 @@ def rows_of(
 
 
 def _key(by: UsageGrouping, label: str) -> Callable[[EpochStretch], str]:
-    """What a stretch counts for. Empty: for something without a name, such as jobs without the label."""
+    """The row key of a stretch. Empty for something without a name, such as jobs without the label."""
     keys: dict[UsageGrouping, Callable[[EpochStretch], str]] = {
         UsageGrouping.TENANT: lambda stretch: stretch.job.tenant,
         UsageGrouping.JOB: lambda stretch: stretch.job.id,
@@ -162,7 +162,7 @@ def _row(key: str, found: _Sum, books: Books) -> AccountRow:
 
 
 def _detailed(row: AccountRow, found: _Sum, by: UsageGrouping) -> AccountRow:
-    """Of a job and of an epoch: whose it is; of an epoch also when it was, and how it ended."""
+    """The owner of a job or epoch; for an epoch also its times and its outcome."""
     if by not in (UsageGrouping.JOB, UsageGrouping.EPOCH) or found.last is None:
         return row
     job = found.last.job

@@ -87,7 +87,7 @@ class _Cause(Struct, frozen=True, gc=False):
 
 
 class _Data(Struct, frozen=True, gc=False):
-    """What of an event's data matters here."""
+    """The data of an event that accounting needs."""
 
     epoch: int = 0
     cause: _Cause = _Cause()
@@ -105,7 +105,7 @@ def amount(part: Part) -> int:
 
 
 def folded(job: JobFacts, story: Sequence[Event], *, begins: int, ends: int) -> tuple[list[EpochStretch], list[Wait]]:
-    """What the job held, epoch by epoch, and when it could have run, from `begins` until `ends`."""
+    """GPUs that the job held, epoch by epoch, and when it could have run, from `begins` until `ends`."""
     fold = _Fold(job, begins, ends)
     for event in story:
         fold.take(event)

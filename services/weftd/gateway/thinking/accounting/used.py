@@ -1,4 +1,4 @@
-"""What was sampled of the GPUs that jobs held: in hours, by job, epoch and model, in memory that has a bound."""
+"""Samples of the GPUs that jobs held: in hours, by job, epoch and model, in bounded memory."""
 
 from collections import OrderedDict
 

@@ -1,1 +1,1 @@
-"""What is told outside: to which addresses, signed how, tried again when, and a job's story as spans. Pure."""
+"""Notifications: addresses, signatures, times of retries, and a job's history as spans. Pure."""

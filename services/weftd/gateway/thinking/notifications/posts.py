@@ -1,4 +1,4 @@
-"""What is posted to a webhook: which events, as which bytes, signed how, and when a try that failed comes again."""
+"""Posts to a webhook: its events, their bytes and signatures, and when a failed attempt is repeated."""
 
 import base64
 import hashlib

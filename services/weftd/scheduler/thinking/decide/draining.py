@@ -25,7 +25,7 @@ def decide(cluster_state: ClusterState, now: float) -> list[Step]:
     for node in [node for node in cluster_state.pool.nodes.values() if node.drain is not None]:
         assert node.drain is not None
         if node.drain.until is not None and now >= node.drain.until:
-            _change(cluster_state, node, None, "resumed: the time of its drain is over", now)
+            _change(cluster_state, node, None, "resumed: its drain has ended", now)
         elif node.drain.evicts and node.ready:
             steps += _evict(cluster_state, node, node.drain, now)
     return steps

@@ -245,7 +245,7 @@ class Loans:
         return (float(job.priority), float(tier))
 
     def _willing(self, service: Job, look: _Look, now: float) -> Iterator[Holder]:
-        """What gives way to the service, without what other tenants are guaranteed."""
+        """Jobs that give way to the service, without those that other tenants' guarantees protect."""
         quotas = self._cluster_state.quotas
         for holder in self._all_willing(service, look, now):
             if holder.worth == LEAVES_FIRST or not quotas.protects(service.tenant, holder):
@@ -362,7 +362,7 @@ class Loans:
         whole = not all(victim.extra for _, victim in victims)
         gpus = lender.gpus_held if whole else float(sum(len(one.gpus) for one in ranks))
         names = listed([f"{name} ({job_id})" for job_id, name in services.items()])
-        sentence = f"lends {gpu_text(gpus)} to {names}, which needs more than what is free"
+        sentence = f"lends {gpu_text(gpus)} to {names}, which needs more GPUs than are free"
         cause = Cause(code=_C.LENT, sentence=sentence, by=next(iter(services)), numbers={"gpus": gpus})
         if whole:
             return lifecycle.stop(self._cluster_state, lender, cause, now)

@@ -85,8 +85,8 @@ class NodeFailures:
             first_at = now - (max(silent[node_id] for node_id in due) - self._lease_seconds)
             self._patient_until = first_at + self._lease_seconds
             self._notices.append(
-                f"{len(falling)} of {len(staying)} nodes fell silent together: rather a fault of the control plane than"
-                f" of theirs, so none of them is given up for {duration_text(self._patient_until - now)} more"
+                f"{len(falling)} of {len(staying)} nodes fell silent together: probably a fault of the control plane,"
+                f" not of the nodes, which keep their jobs for {duration_text(self._patient_until - now)} more"
             )
         if now < self._patient_until:
             return True

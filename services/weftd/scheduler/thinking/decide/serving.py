@@ -170,7 +170,7 @@ def _why_ended(cluster_state: ClusterState, job: Job, allocation: Allocation) ->
 
 
 def _last_words(cluster_state: ClusterState, job: Job, ranks: Sequence[Allocation]) -> str:
-    """What the last of these replicas said, as its node tells."""
+    """The last log lines of the last of these replicas, as its node reports."""
     runs = (cluster_state.pool.runs.run(job, allocation) for allocation in ranks)
     details = [run.detail.strip() for run in runs if run is not None and run.detail.strip()]
     return f". Its last words:\n{details[-1][-DETAIL_CHARS_MAX:]}" if details else ""

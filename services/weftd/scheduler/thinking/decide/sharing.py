@@ -43,7 +43,7 @@ def share(cluster_state: ClusterState, ask: Ask, now: float, *, closed: Collecti
 
 
 def _given(had: Share, asked: Reshare, level: int) -> Share:
-    """What a rank gets that had this: less if less is asked for, more up to the level."""
+    """The new share of a rank that had this one: less if less is requested, more up to the level."""
     request = had.request
     if asked.request is not None:
         request = asked.request if asked.request <= request else max(request, min(asked.request, level))

@@ -187,7 +187,7 @@ class Sizing:
             self._tried[job.id] = tried
             return []
         size = _changes(job.granted, job.wanted) or ", ".join(f"{role} {count}" for role, count in job.wanted.items())
-        sentence = f"{size}, on GPUs of {job.gpu_model}: it stops, and starts there"
+        sentence = f"{size}, on GPUs of {job.gpu_model}: it stops, and starts on those"
         cause = Cause(code=CauseCode.PARTITIONED, sentence=sentence, numbers=_numbers(job.wanted))
         there = following(self._cluster_state, job, place, why=f"on GPUs of {job.gpu_model}, by the partition planner")
         return lifecycle.stop(self._cluster_state, job, cause, now, next_placement=there)

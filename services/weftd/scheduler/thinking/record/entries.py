@@ -128,7 +128,7 @@ class QuotasSet(Struct, frozen=True, array_like=True, tag=16):
 
 
 class EndsTold(Struct, frozen=True, array_like=True, tag=15):
-    """What the store said of the jobs and arrays that other jobs wait for."""
+    """The stored state of the jobs and arrays that other jobs wait for."""
 
     ends: tuple[Ends, ...]
     at: float
@@ -252,7 +252,7 @@ def _specified(job: Job, checksum: int, specs: Mapping[str, JobSpec]) -> Job:
     if spec is None:
         raise SpecificationError(f"the specification of {job.id} is not stored any more")
     if checksum_of(spec) != checksum:
-        raise SpecificationError(f"the specification of {job.id} is another than it was")
+        raise SpecificationError(f"the specification of {job.id} has changed since the record")
     return in_job(structs.replace(job, spec=spec), filler)
 
 

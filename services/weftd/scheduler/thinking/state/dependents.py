@@ -89,7 +89,7 @@ class Dependents:
             found = DependencyState.OPEN if ends is None else verdict(after.when, ends)
             if found is DependencyState.NEVER:
                 assert ends is not None
-                sentence = f"waited until {_wanted(after)}, which can no longer be: {never_words(after, ends)}"
+                sentence = f"waited until {_wanted(after)}, which can no longer happen: {never_words(after, ends)}"
                 return found, Cause(code=CauseCode.DEPENDENCY_FAILED, sentence=sentence, by=after.job)
             if found is DependencyState.OPEN:
                 waits.append(after)

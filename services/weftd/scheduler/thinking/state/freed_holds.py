@@ -48,7 +48,7 @@ class FreedHolds:
                 self.changes += 1
 
     def borrowed_again(self, job: Job, placement: Placement) -> tuple[Loan, ...]:
-        """The loans of a service by which it has again, under other ranks, what a replica of it that ended had."""
+        """Loans that return the GPUs of an ended replica to its service, under new rank numbers."""
         had = {one.rank for one in job.placement.allocations} if job.placement is not None else set[int]()
         found: list[Loan] = []
         for one in placement.allocations:
@@ -67,7 +67,7 @@ class FreedHolds:
         self.changes += len(old)
 
     def in_room(self, free_capacity: FreeCapacity) -> list[Allocation]:
-        """What to take from the room, of those GPUs that are free, so that nobody finds them."""
+        """Free GPUs to remove from the capacity, so that no job finds them."""
         return [
             Allocation(rank=0, role="", node_id=node_id, gpus=(gpu,), cpus=0.0, memory=0)
             for node_id, gpu in sorted(self._back)

@@ -107,7 +107,7 @@ class Holders:
 
 
 def about_to_be_free(job: Job) -> list[Holder]:
-    """What a job of `leaving` gives back soon."""
+    """Resources that a job of `leaving` returns soon."""
     if job.state is JobState.STOPPING:
         return [Holder(job_id=job.id, worth=LEAVES_FIRST, allocations=_freed(job))]
     return [
@@ -116,7 +116,7 @@ def about_to_be_free(job: Job) -> list[Holder]:
 
 
 def _freed(job: Job) -> tuple[Allocation, ...]:
-    """What a stopping job gives back: not what it keeps for its restart."""
+    """Resources that a stopping job returns, without those that it keeps for its restart."""
     assert job.placement is not None
     kept = () if job.next_placement is None else job.next_placement.allocations
     gpus = {(allocation.node_id, gpu) for allocation in kept for gpu in allocation.gpus}
@@ -144,7 +144,7 @@ def why_surplus(order: Order, waiting: Standing, running: Standing) -> str:
     """Why ranks of a job leave for another that may not preempt it; empty if it may."""
     if order.preempts is not None and order.preempts(waiting, running):
         return ""
-    return "it waits for room, and these ranks are more than that one needs to run"
+    return "it waits for GPUs, and these ranks are beyond the core of that job"
 
 
 def _needed(job: Job) -> frozenset[int]:

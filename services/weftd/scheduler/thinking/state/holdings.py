@@ -59,7 +59,7 @@ class Holdings:
         self.use.begin(total, now)
 
     def share_of(self, quotas: Quotas, jobs: Iterable[Job], now: float) -> Callable[[str], float]:
-        """What an order that goes by shares goes by: the dominant share of a tenant, or its rank by its use."""
+        """The value that orders tenants by share: the dominant share of a tenant, or its rank by use."""
         if not self._order.by_use:
             return self.shares.of
         tenants = {job.tenant for job in jobs}

@@ -350,7 +350,7 @@ def _how_late(run: RunSeen) -> tuple[bool, bool, float, int]:
 
 
 def _told_to_stop(run: RunSeen) -> bool:
-    """Whether it ended through no fault of its own."""
+    """True if it ended through no fault of its own."""
     return run.reason in TOLD_TO_STOP and not run.uncontrolled
 
 

@@ -81,7 +81,7 @@ class ScoreCache:
         return True
 
     def is_slowed_anew(self, slowdowns: Iterable[PairSlowdown]) -> bool:
-        """Whether these, which are all that are known, differ from what is believed by more than what is noise."""
+        """True if these, which are all that are known, differ from what is believed by more than what is noise."""
         new = _slowdowns(slowdowns)
         if new.keys() != self.slowdowns.keys():
             return True
