@@ -57,7 +57,7 @@ class Executor(concurrent.futures.Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls, and wait for those that there are. `cancel_futures`: cancel them and their jobs."""
+        """Accept no more calls, and wait for the pending ones. `cancel_futures`: cancel them and their jobs."""
         with self._lock:
             self._closed = True
             left = list(self._futures)

@@ -121,7 +121,7 @@ async def test_a_signal_that_would_end_the_main_process_waits_until_it_is_handle
     await rig.runtime.start(asked)
     await logged(rig.runtime, key, b"up")
     why = await rig.runtime.show_members(changed(asked, now), signal_due=False)
-    assert why == "SIGUSR1: the main process has no handler for it and would end"
+    assert why == "SIGUSR1: the main process does not handle it, and would end"
     assert changes_in(tmp_path, key) == 1
     await asyncio.to_thread((Path(rig.node.checkpoints) / asked.job_id / "ready").touch)
     await logged(rig.runtime, key, b"ready")

@@ -1,4 +1,4 @@
-"""What a subscription does with each message: decode it, call the handler, answer. A bad message harms no other."""
+"""Handles each message of a subscription: decode it, call the handler, answer. A bad message harms no other."""
 
 import asyncio
 import logging

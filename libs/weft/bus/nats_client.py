@@ -85,7 +85,7 @@ class SteadyClient(Client):
                 writer.transport.abort()
 
     async def flush(self, timeout: int = FLUSH_SECONDS_MAX) -> None:
-        """A barrier: on return the server has seen all that was published before.
+        """Wait until the server has received everything published before.
 
         nats-py sends its PING ahead of the bytes that still wait to be written, and where one of its loops has ended it
         sends no PING at all.

@@ -89,7 +89,7 @@ class ArrayRequests:
         )
 
     async def requeue_array(self, array: str, *, indices: str = "", failed: bool = False) -> ArrayAsked:
-        """Run elements again that are over; those that failed alone, with `failed`."""
+        """Run ended elements again, or with `failed` only those that failed."""
         body = msgspec.json.encode(ElementsWanted(indices=indices or None, failed=failed))
         return await self._wire.ask(
             "POST", array_path(array, "/requeue"), ArrayAsked, body=body, headers=JSON_HEADERS, once=True

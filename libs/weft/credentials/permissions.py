@@ -1,4 +1,4 @@
-"""What each NATS user may publish and subscribe to, least first."""
+"""Subjects that each NATS user may publish and subscribe to, fewest first."""
 
 import re
 from collections.abc import Iterable, Mapping

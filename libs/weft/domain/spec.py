@@ -255,7 +255,7 @@ class Tuning(_Strict, frozen=True, kw_only=True):
     share_min: (
         Annotated[
             float,
-            Meta(gt=0, le=1, description="A share that is hardly used may go down to this; else to what it asks for."),
+            Meta(gt=0, le=1, description="Lowest size to which an idle share may shrink (default: what it asks for)."),
         ]
         | None
     ) = None

@@ -32,7 +32,7 @@ class Movable(Struct, frozen=True, kw_only=True):
 
 
 class _Choice(Struct):
-    """What one job found in one room: a place and how fast it is there, and whether its own place is free."""
+    """The result of one job in one capacity: a place, the speed there, and whether its own place is free."""
 
     resource_request: ResourceRequest
     asked: PlacementRequest

@@ -169,7 +169,7 @@ class Growth:
                     yield Joins(job_id, place)
 
     def _in_turn(self, jobs: Iterable[tuple[int, str]]) -> list[str]:
-        """In the order of submission; if there are too many for one decision, those behind the last one first."""
+        """Ids in the order of submission; if there are too many for one decision, continue after the last one."""
         found = list(jobs)
         if len(found) > LOOKED_AT_MAX:
             found = nsmallest(LOOKED_AT_MAX, found, key=lambda one: (one[0] <= self._last, *one))

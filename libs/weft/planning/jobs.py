@@ -1,4 +1,4 @@
-"""What planning reads from a stored job: where it stands in an order, how long it lasts, its placement request."""
+"""Facts of a stored job for planning: its place in an order, its duration, its placement request."""
 
 from collections.abc import Mapping
 

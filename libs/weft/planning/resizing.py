@@ -91,7 +91,7 @@ def _beside(
     asked: PlacementRequest,
     placer: Placer | None,
 ) -> Place | None:
-    """As many as fit on the nodes of the job, the others anywhere."""
+    """Place as many replicas as fit on the nodes of the job, and the others anywhere."""
     share = want.request.share
     if want.request.node is not None or asked.is_service or (share is not None and share.kind == Kind.INFERENCE):
         return None  # replicas of inference need not be near each other

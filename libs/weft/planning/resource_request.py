@@ -186,7 +186,7 @@ def pinned_gpus(want: RoleRequest, count: int) -> list[tuple[int, ...]]:
 
 
 def gpus_in(allocations: Iterable[Allocation]) -> float:
-    """How many GPUs that is, a share as a part of one."""
+    """Number of GPUs in the allocations; a share counts as a fraction."""
     whole = parts = 0
     for allocation in allocations:
         if allocation.share is None:

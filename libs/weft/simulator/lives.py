@@ -135,7 +135,7 @@ class Lives:
 
     def resize(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...], *, cost_s: float) -> None:
         """The running job has these replicas from now on, and makes no progress for `cost_s`; the room has that
-        already. A job that had not begun with those before loses nothing more."""
+        already. A job that had not started on its previous GPUs loses no further work."""
         job.advance(now)
         self._close_spell(job, now)
         self.quotas.hold(job.trace.id, job.trace.tenant, allocations, since=job.settled_at, preemptible=job.gives_way)
@@ -228,7 +228,7 @@ class Lives:
         self.wait(job, now)
 
     def stop(self, job: SimulatedJob, now: float, *, moves: bool = False) -> None:
-        """The job gives way, or moves: at once, or once it has stopped. One that stops already goes on with that."""
+        """Stop a job that gives way or moves, at once or after its grace. A job that is stopping already continues."""
         if job.leaves:
             return
         job.moving = moves

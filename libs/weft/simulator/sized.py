@@ -60,7 +60,7 @@ def size_metrics(outcome: Outcome) -> SizeMetrics:
 
 
 def speed_ups(first: Outcome, other: Outcome) -> dict[str, float]:
-    """By job, its JCT in the first run over that in the other."""
+    """Ratio of each job: its JCT in the first run divided by that in the other."""
     before = {job.id: job.jct_s for job in first.jobs}
     return {job.id: before[job.id] / job.jct_s for job in other.jobs if job.jct_s > 0}
 

@@ -203,6 +203,6 @@ def _back(trial: Trial, job: Job, more: str) -> Scale:
 
 
 def _asked_for(size: Mapping[str, int], job: Job, cause: Cause) -> Scale:
-    """The ask for that size; it is dropped if the job should have other replicas by then than it should now."""
+    """The command to set that size. The scheduler drops it if the wanted size of the job has changed meanwhile."""
     now = {role: job.wanted[role] for role in size}
     return Scale(size=dict(size), epoch=job.epoch, instead_of=now, cause=cause)

@@ -86,7 +86,7 @@ def best_split(demands: Sequence[Demand], budget: float) -> Split:
 
 
 def _part(demand: Demand, given: float) -> float:
-    """The role's part of the time if `given` so much: the measured part, scaled."""
+    """The role's part of the step time with `given` resources: the measured part, scaled."""
     now = min(demand.given, demand.most)
     return min(1.0, max(PART_MIN, demand.part)) * now / max(min(given, demand.most), 1e-9)
 

@@ -196,7 +196,7 @@ def _undo_again(state: TunerState, trial: Trial, job: Job, now: float, free: Map
     after = structs.replace(state, since=now, trial=asked)
     if has(job, wanted):
         return Moved(state=after, save=True)
-    words = "as before" if wanted == before else "as before, as far as there is room"
+    words = "as before" if wanted == before else "as before, as far as capacity is free"
     cause = rolled_back(asked, words, "; asked for again")
     return Moved(state=after, tune=Tune(epoch=job.epoch, ranks=wanted, cause=cause), save=True)
 

@@ -160,7 +160,7 @@ def contended_cpu(window: Window, _: float | None) -> Reading | None:
     if waits < CONTENDED:
         return None
     numbers = _told(**{told: waits}, host_cpus=window.host_cpus, host_cpus_used=window.host_cpus_used)
-    sentence = f"waits for a CPU {waits:.0%} of the time, although its limit leaves it room"
+    sentence = f"waits for a CPU {waits:.0%} of the time, although it is below its CPU limit"
     return Reading(code=Verdict.CPU_CONTENDED, sentence=sentence, numbers=numbers, weight=min(1.0, waits))
 
 
@@ -189,7 +189,7 @@ def full_network(window: Window, _: float | None) -> Reading | None:
     if part >= EGRESS_FULL:
         sentence = f"sends {size_text(sent)}/s of the {size_text(window.egress or 0)}/s that it may"
     else:
-        sentence = f"sends {resent:.0%} of its {size_text(sent)}/s again"
+        sentence = f"retransmits {resent:.0%} of the {size_text(sent)}/s that it sends"
     return Reading(code=Verdict.NETWORK_BOUND, sentence=sentence, numbers=numbers, weight=min(1.0, max(part, resent)))
 
 

@@ -51,7 +51,7 @@ class ScoreEstimate(Struct, frozen=True, kw_only=True):
     confirmed: bool = True
 
     def confidence(self, now: float) -> float:
-        """From 0, without samples, to 1; falls with age."""
+        """Confidence from 0 (no samples) to 1; falls with age."""
         if not self.samples:
             return 0.0
         age = max(0.0, now - self.at_s)

@@ -25,7 +25,7 @@ def venv_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> 
 
 
 def secret_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
-    what = "variable K has the value of this stored secret; repeat it; K alone: HF_TOKEN is hf-token"
+    what = "set variable K to a stored secret; K alone: HF_TOKEN uses the secret hf-token; repeatable"
     parser.add_argument("--secret", action="append", default=[], metavar="K=NAME", help=what)
     _secret_file_option(parser)
 

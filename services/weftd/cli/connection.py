@@ -35,7 +35,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         help="context of `weft login` (default: WEFT_CONTEXT, or the current one)",
     )
     group.add_argument("--token", help="access token (default: WEFT_TOKEN)")
-    group.add_argument("--json", action="store_true", help="print what the API answers, as JSON")
+    group.add_argument("--json", action="store_true", help="print the answer of the API as JSON")
 
 
 def find_place(args: argparse.Namespace, environment: Mapping[str, str]) -> Place:

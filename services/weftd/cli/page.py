@@ -75,7 +75,7 @@ def remark(text: str) -> None:
 
 def notes_option(parser: argparse.ArgumentParser) -> None:
     """The option of every command that submits a job."""
-    what = "do not print the notes about what a job may not expect (or WEFT_NO_NOTES=1)"
+    what = "do not print notes about the environment of jobs (or WEFT_NO_NOTES=1)"
     parser.add_argument("--no-notes", action="store_true", help=what)
 
 

@@ -71,7 +71,7 @@ def typed(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Iterator
 
 
 def names_of(actions: Sequence[argparse.Action]) -> dict[str, str]:
-    """By the names that the program has for them: `--label`, `JOB`."""
+    """Display names of options by their internal names: `--label`, `JOB`."""
     return {
         action.dest: next((word for word in action.option_strings if word.startswith("--")), str(action.metavar))
         for action in actions

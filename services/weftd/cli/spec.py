@@ -145,7 +145,7 @@ def _worker(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _service(args: argparse.Namespace) -> dict[str, Any] | None:
-    """How it serves requests, if any option of a service is given."""
+    """The field `service`, or None if no option of a service is given."""
     public = True if args.public else None
     asked = {"port": args.service_port, "ready": args.ready, "concurrency": args.concurrency, "public": public}
     return _said(asked) or (None if _objective(args) is None else {})

@@ -30,7 +30,7 @@ FAILURES_KEPT = 1000  # runs whose failures are counted, the latest to fail
 
 
 class NotStartedError(Exception):
-    """A run is not started here now. The scheduler receives the reason as a sign of sickness."""
+    """Raised if a run cannot be started here now. The scheduler receives the reason as a sign of sickness."""
 
 
 class Actions:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 
 class StartTurns:
-    """At most `at_once` at a time, and `per_tenant` of one tenant; those that wait go on in turn by tenant."""
+    """Limits concurrency: `at_once` in all and `per_tenant` for each tenant. Waiting tenants take turns."""
 
     def __init__(self, *, at_once: int, per_tenant: int) -> None:
         self._left = at_once

@@ -245,7 +245,7 @@ class Gateway:
         await self.streams.end_unless(may_go_on)
 
     async def job(self, who: Access, job: str) -> Job:
-        """A job by its id, or the newest of that name, or by how its id begins, if no other of the caller's begins so.
+        """Find a job by its id, its name (the newest), or an unambiguous beginning of its id.
 
         Another tenant's job counts as missing. Raises RejectedError.
         """

@@ -69,7 +69,7 @@ def forgetting_audit(store: GatewayStore, *, kept_days: float, entries_max: int)
             kept_seconds=kept_days * 86400.0, entries_max=entries_max, at_most=FORGET_AUDIT_MAX
         )
         if count:
-            logger.info("%d entries of the audit log were deleted, as the log says", count)
+            logger.info("%d old entries of the audit log were deleted", count)
 
     return forget
 

@@ -231,7 +231,7 @@ class Admission:
         except TooManyGuessesError:
             refusal = Refused(429, "too many unknown codes come from this address", 1.0)
         except StoreUnavailableError:
-            refusal = Refused(503, "the store is away for a moment, and the code was not checked", 1.0)
+            refusal = Refused(503, "the database is unavailable, so the code was not checked", 1.0)
         cookies = cookie_tokens(asking.question.cookie, asking.route.job)
         if token is None and refusal.status == 401 and cookies:  # a reload of the link
             self._open(asking, cookies)
@@ -282,7 +282,7 @@ class Admission:
         self._follow(ticket, asking, self.routing.ask(ticket, service, self._clock(), upgraded=upgraded))
 
     def _again(self, connection: "AdmissionConnection", question: Question) -> None:
-        """A request that could not be passed on. Its path and its headers are changed already."""
+        """Admit a request again that could not be passed on. Its path and its headers are already rewritten."""
         number, ticket = self._number(question.failed), next(self._tickets)
         request = self.routing.requests.get(number)
         service = None if request is None else self.routing.queues[request.job_id].service
@@ -353,7 +353,7 @@ class Admission:
             self.routing.gone(connection.ticket)
 
     def waiting_clients(self) -> dict[Peer, list[int]]:
-        """The tickets of what waits, by the client's address."""
+        """Tickets of waiting requests, by the client's address."""
         found: dict[Peer, list[int]] = {}
         for ticket, asking in self._waiting.items():
             question = asking.question

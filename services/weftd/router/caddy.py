@@ -82,7 +82,7 @@ BODY_UNREAD: Json = {  # of a refused request. Go's server (issue 68560) then cl
 }
 NO_STATUS: Json = {  # for a status below 100: Caddy would close the connection and skip this chain
     "match": {"status_code": [0]},
-    "routes": [{"handle": [{"handler": "error", "status_code": 502, "error": "its status is none of HTTP"}]}],
+    "routes": [{"handle": [{"handler": "error", "status_code": 502, "error": "invalid HTTP status"}]}],
 }
 
 UNASKED_UPGRADE: Json = {  # Caddy would make an empty 200 of it

@@ -1,4 +1,4 @@
-"""What is free on the nodes of one pool, kept so that finding a place costs little however many nodes there are."""
+"""Free capacity of the nodes of one pool, indexed so that finding a place is cheap with many nodes."""
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -232,14 +232,14 @@ class FreeCapacity:
 
     @property
     def open_nodes(self) -> Sequence[NodeCapacity]:
-        """By id."""
+        """Nodes that take work, sorted by id."""
         if self._in_order is None:
             self._in_order = [self._open[node_id] for node_id in sorted(self._open)]
         return self._in_order
 
     @property
     def gpus_free(self) -> int:
-        """On nodes that take work."""
+        """Number of free GPUs on nodes that take work."""
         return sum(free * len(node_ids) for free, node_ids in self.buckets.items())
 
     @property

@@ -37,7 +37,7 @@ Row = list[tuple[int, float, str, int]]
 """GPUs of one make and class with the same time left: memory left, cost, node's id, index."""
 
 Rows = dict[tuple[int, int], Row]
-"""By the time left, and by class."""
+"""Rows by remaining time and by class."""
 
 Rank = tuple[float, float, float, str, int]
 """Of a GPU that comes into question: the least is taken; it ends with the node's id and the index."""

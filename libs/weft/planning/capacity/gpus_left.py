@@ -1,4 +1,4 @@
-"""What is left of each GPU of one node: all of it, a part of it, or nothing."""
+"""Free capacity of each GPU of one node: all of it, a part, or nothing."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -33,7 +33,7 @@ class Left(NamedTuple):
         return self.training + self.notebooks + self.others
 
     def changed(self, share: Share, context: int, sign: int) -> "Left":
-        """With one share more (`sign` 1) or less (-1) that jobs hold."""
+        """The rest after adding (`sign` 1) or removing (-1) a held share."""
         of_class = JOB_CLASSES.index(share.job_class) if share.job_class in JOB_CLASSES else 0
         is_training, is_notebook = share.kind == Kind.TRAINING, share.kind == Kind.NOTEBOOK
         return Left(
@@ -52,7 +52,7 @@ class Left(NamedTuple):
 
 
 Shared = Mapping[int, Left]
-"""What is left of the GPUs of which jobs hold shares, by index."""
+"""Free capacity of shared GPUs, by index."""
 
 
 class GpusLeft:

@@ -9,7 +9,7 @@ STALE_MAX = 64  # outdated costs that the heap may hold, besides as many as ther
 N = TypeVar("N")
 
 Cost = tuple[float, ...]
-"""What a need costs on a node; two costs are compared part by part."""
+"""Cost of a request on a node; two costs are compared part by part."""
 
 
 class NodeIndex(Generic[N]):

@@ -15,7 +15,7 @@ KEPT_MAX = 400  # of each kind of jobs, those that ended last
 KINDS_MAX = 5_000
 
 Kinds = Sequence[Hashable]
-"""What a job is, the narrowest kind first: its workload, then its tenant's jobs of its size, …, then any job."""
+"""Kinds of a job, the narrowest first: its workload, then its tenant's jobs of its size, …, then any job."""
 
 
 class Lasted:
@@ -44,7 +44,7 @@ class Lasted:
         return Lasting(self, running)
 
     def of(self, kind: Hashable) -> list[float]:
-        """In ascending order."""
+        """Durations of ended jobs of this kind, in ascending order."""
         return list(self._in_order.get(kind, ()))
 
 

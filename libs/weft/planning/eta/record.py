@@ -115,7 +115,7 @@ class Track(Generic[K]):
         return any(now - waits.past.at > waits.past.told.high for waits in self._pending.get(key, ()))
 
     def last_told(self, key: K) -> float:
-        """When the job was told of last; -inf: it was not."""
+        """Time of the last estimate of the job, or -inf if there was none."""
         told = self._pending.get(key)
         return told[-1].past.at if told else -inf
 

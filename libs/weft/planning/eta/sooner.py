@@ -1,4 +1,4 @@
-"""What would let a waiting job start sooner: each change tried out on the real room, in a scope that is undone."""
+"""Suggestions for an earlier start: each change is tried on the real capacity, in a scope that is undone."""
 
 from collections.abc import Callable, Iterator
 from math import ceil, inf

@@ -92,7 +92,7 @@ class LookAhead:
         self.records: TrackRecords[Any] = TrackRecords() if records is None else records
 
     def tried(self, one: WaitingJob, *, looks: int = LOOKS_EXACT) -> Estimate:
-        """When it starts as it is given here, in the room as it is at the call; with as much work at most."""
+        """Estimate the start of this variant of the job in the current capacity, with at most this number of looks."""
         return self.seen(one, looks).estimate
 
     def seen(self, one: WaitingJob, looks: int = LOOKS_EXACT) -> Foreseen:

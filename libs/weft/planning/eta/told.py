@@ -1,4 +1,4 @@
-"""What `explain` adds of the time to come: when the job starts or ends, and what would help it."""
+"""Estimates for `explain`: when the job starts or ends, and what would help."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -60,7 +60,7 @@ def unfairness(
 
 
 def fair_shares(jobs: Sequence[ElasticJob], whole: Amounts) -> dict[str, FairShare]:
-    """By job. Jobs that need what the pool does not have get nothing."""
+    """The fair share of each job. Jobs that need more than the pool has get nothing."""
     possible = [job for job in jobs if dominant_share(job, job.least, whole) <= 1.0]
     sizes = dict.fromkeys((job.job_id for job in jobs), 0.0)
     if possible:

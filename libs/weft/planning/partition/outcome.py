@@ -1,4 +1,4 @@
-"""What a set of sizes comes to: progress, changes, utilisation and unfairness."""
+"""Outcome of a set of sizes: progress, changes, utilisation and unfairness."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ PROGRESS_MOST = 4.0  # a job far above its fair share counts as no faster
 
 
 def speed(job: ElasticJob, size: float, model: str) -> float:
-    """At a size between two whole ones by interpolation; below `least` in proportion."""
+    """Speed at a size, interpolated between whole sizes; below `least` in proportion."""
     if size <= 0:
         return 0.0
     speeds = job.speeds[model]
@@ -29,7 +29,7 @@ def progress(job: ElasticJob, size: int, model: str, fair: FairShare) -> float:
 
 
 def usual_speed(job: ElasticJob, fair: FairShare) -> float:
-    """At its fair share, as the mean over the models that it may have; at its least if it has none."""
+    """Speed at the fair share, as the mean over its allowed models; at the smallest size if it has no fair share."""
     size = fair.replicas or job.least
     return sum(speed(job, size, model) for model in job.speeds) / len(job.speeds)
 

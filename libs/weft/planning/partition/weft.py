@@ -93,7 +93,7 @@ class _Planner:
         return None, bounds, impossible
 
     def _bounds(self) -> Iterator[ChoiceLimits]:
-        """From the strictest to the loosest."""
+        """The limits, from the strictest to the loosest."""
         starving = self._starving()
         bounded = ((self.unfair_most, self.changes_most), (self.unfair_most, inf), (inf, self.changes_most), (inf, inf))
         for unfairness, changes in dict.fromkeys(bounded):
@@ -216,7 +216,7 @@ def filled(packer: Packer, jobs: Sequence[ElasticJob], whole: Amounts, options: 
 
 
 def _start(packer: Packer, job: ElasticJob, levels: Levels) -> None:
-    """With its least size, on the model on which it is fastest of those that have room."""
+    """Start the job with its smallest size, on the fastest model that has room."""
     for model in sorted(levels.models_for(job), key=lambda model: -job.speeds[model][0]):
         if packer.grow(job, job.least, len(levels.scores) - 1, model if job.each[0] else None) >= job.least:
             return

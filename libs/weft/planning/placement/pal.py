@@ -40,7 +40,7 @@ def offers(bins: Mapping[GpuKey, float], penalty: float) -> list[tuple[float, bo
 def in_one_node(
     free_capacity: FreeCapacity, want: RoleRequest, count: int, bins: Mapping[GpuKey, float], name: str, *, most: float
 ) -> Picks | None:
-    """On the node where the slowest GPU is fastest; among those, where most GPUs come into question."""
+    """Pick the node whose slowest GPU is fastest; among equal nodes, the one with most candidate GPUs."""
 
     def cost(node: NodeCapacity) -> tuple[float, ...] | None:
         if len(node.gpus.whole) < count * want.request.gpus:

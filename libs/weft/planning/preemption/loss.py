@@ -1,4 +1,4 @@
-"""What a running job loses if it gives way: the order in which victims are chosen among jobs that are as far behind.
+"""Loss of a running job that gives way, which orders victims that are equally far behind.
 
 Ranks beyond the core come before whole jobs; then those that lose least work go first. Work is lost since the last
 checkpoint: as the job's progress reports it (`step`, `checkpoint`), else half of the time between two checkpoints,

@@ -1,4 +1,4 @@
-"""What a job asks of quotas, and what it holds: millis of GPUs, of all models and of each."""
+"""Amounts that a job requests and holds under quotas: thousandths of GPUs, in total and by model."""
 
 from collections.abc import Iterable, Mapping, Sequence
 

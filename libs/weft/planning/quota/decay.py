@@ -36,7 +36,7 @@ class DecayedUse:
         self._used = {tenant: (amount, now, 0) for tenant, amount in sorted(used.items())}
 
     def change(self, tenant: str, millis: int, now: float) -> None:
-        """From now on the tenant holds so much more, or less."""
+        """Add `millis` to the GPUs that the tenant holds from now on."""
         self.changes += 1
         used, at, held = self._used.get(tenant, (0.0, now, 0))
         now = max(at, now)

@@ -151,7 +151,7 @@ class QuotasInForce:
         return min(more, self.free_capacity(tenant, model=model, preemptible=preemptible) // each)
 
     def allowed(self, demand: Demand, resource_request: ResourceRequest) -> ResourceRequest:
-        """As much of the shape as the job may have: all, or else the least that starts it."""
+        """The part of the request that quotas allow: all of it, or the smallest that starts the job."""
         left = self.free_capacity(demand.tenant, model=demand.model, preemptible=demand.preemptible)
         return smallest(resource_request) if gpus_of(resource_request) * WHOLE > left else resource_request
 

@@ -1,4 +1,4 @@
-"""What quotas mean for a job, in words and numbers."""
+"""Effects of quotas on a job, in words and numbers."""
 
 from msgspec import Struct
 
@@ -35,7 +35,7 @@ class QuotaSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def quota_seen(ledger: Ledger, tenant: str, lendable: Amounts) -> QuotaSeen:
-    """The tenant's quota now. What it does not use of its guarantee is lent as far as no free GPUs are left for it."""
+    """The tenant's quota now. The unused part of its guarantee counts as lent if no free GPUs remain for it."""
     path = ledger.tree.path(tenant)
     own = path[0]
     held, guaranteed = ledger.use(own), own.guarantee(ALL)

@@ -110,7 +110,7 @@ class SimulatedService:
         self._ready(self.replicas[allocation.rank], now)
 
     def reshare(self, replica: SimulatedReplica, allocation: Allocation, now: float) -> None:
-        """The replica has another share of its GPU."""
+        """Change the share of its GPU that the replica holds."""
         self._count(replica, now)
         assert allocation.share is not None
         replica.allocation, replica.share = allocation, allocation.share.request

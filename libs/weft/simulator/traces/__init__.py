@@ -12,7 +12,7 @@ from weft.simulator.workload import InputError, Workload
 
 
 class Format(Struct, frozen=True):
-    """A format of files. `columns`: the columns by which its files are recognised."""
+    """A format of trace files. `columns`: the columns by which its files are recognised."""
 
     columns: Columns
     read: Callable[[str], Workload]

@@ -32,7 +32,7 @@ DAY_S = 86400.0
 
 
 class WhatIfOutcome(Struct, frozen=True, kw_only=True):
-    """What becomes of a job, in seconds from now; None: not within the time that was looked at. Of a job that runs
+    """Outcome of a job, in seconds from now; None if it lies beyond the simulated time. Of a job that runs
     now, `starts_s` is None."""
 
     starts_s: float | None = None

@@ -1,4 +1,4 @@
-"""What the arbiter knows of one slot: its terms, its processes that wait, and what it has used.
+"""State of one slot: its terms, its waiting processes, and the GPU time used.
 
 Three accounts say what a slot may have next. All are in µs of device time.
 - `virtual`: device time used over the request. Among the slots that wait, the least is next.
@@ -14,7 +14,7 @@ WAITS_KEPT = 512
 
 
 class TurnPace(Struct, frozen=True, kw_only=True):
-    """How long turns are, and what is waited for. All in µs.
+    """Lengths of time slices and of waits. All in µs.
 
     round           about how long it takes until every slot that waits had a turn; `quantum_min`, `quantum_max`: of one
     alone           a turn while no other process waits; it is revoked when one does
@@ -155,7 +155,7 @@ class SharingSlot:
         self.turns += 1
 
     def account(self, passed: int) -> tuple[int, int]:
-        """How much of its request the slot left, and how much it used beyond it, in the time that passed; in µs."""
+        """The unused part of the request and the use beyond it in the elapsed time, in µs."""
         used, self._accounted_us = self.device_us - self._accounted_us, self.device_us
         due = passed * self.terms.request // 1000
         return max(0, due - used), max(0, used - due)

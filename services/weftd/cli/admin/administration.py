@@ -225,11 +225,11 @@ def _set_secret(args: argparse.Namespace) -> Request:
 
 
 _TENANT = Noun(
-    help="show and set limits on the submissions of tenants",
-    description="`weft tenant`: what each tenant may take and has taken, and how to change it. For administrators.",
+    help="show and set the limits of tenants",
+    description="`weft tenant`: show the limits and the use of each tenant, and change limits. For administrators.",
     verbs={
         "list": Verb(
-            help="every tenant, what it may take and what it has taken",
+            help="list tenants with their limits and use",
             request=lambda _: lambda client: client.tenants(),
             show=_rows(lambda answer: answer.tenants, drawing.tenant_table),
         ),
@@ -238,14 +238,18 @@ _TENANT = Noun(
             parser={"epilog": f"`{DEFAULT}` instead of a value: as the gateway's settings say."},
             options=(
                 option("tenant", metavar="TENANT"),
-                option("--jobs-open", metavar="N", help="jobs that wait or run"),
-                option("--spec-bytes", metavar="SIZE", help="bytes of the specifications of those jobs, such as 64MiB"),
+                option("--jobs-open", metavar="N", help="maximum number of open jobs"),
+                option(
+                    "--spec-bytes",
+                    metavar="SIZE",
+                    help="maximum size of the specifications of open jobs, such as 64MiB",
+                ),
                 option("--priority", metavar="N", help="highest priority that it may request"),
-                option("--unpreemptible", metavar="yes|no", help="may its jobs refuse to be pre-empted?"),
+                option("--unpreemptible", metavar="yes|no", help="allow its jobs to be non-preemptible: yes or no"),
                 option(
                     "--idle-stop",
                     metavar="DURATION",
-                    help="a job may hold unused GPUs so long, such as 8h; 0s: no bound",
+                    help="maximum time that a job may hold unused GPUs, such as 8h; 0s: no bound",
                 ),
             ),
             request=_change_tenant,
@@ -263,13 +267,13 @@ To change a tenant's token: create another with another label, use it, and revok
     parser={"formatter_class": argparse.RawDescriptionHelpFormatter},
     verbs={
         "create": Verb(
-            help="make a token; it is shown this once",
+            help="make a token; it is shown only once",
             parser={"aliases": ["make"]},
             options=(
                 option("tenant", metavar="TENANT", help="tenant that uses it; created with its first token"),
                 option("--label", default="default", help="name of the token within the tenant (default: default)"),
-                option("--admin", action="store_true", help="let it see and do everything"),
-                option("--expires", type=_lifetime, metavar="30d", help="lifetime, after which it is refused"),
+                option("--admin", action="store_true", help="give it the rights of an administrator"),
+                option("--expires", type=_lifetime, metavar="30d", help="lifetime of the token"),
             ),
             request=lambda args: (
                 lambda client: client.make_token(args.tenant, args.label, admin=args.admin, expires_in=args.expires)
@@ -277,7 +281,7 @@ To change a tenant's token: create another with another label, use it, and revok
             show=_show_token,
         ),
         "list": Verb(
-            help="list the tokens of each tenant, and when each was used; never the tokens themselves",
+            help="list the labels of tokens and their last use; tokens are not shown",
             options=(
                 option("tenant", nargs="?", default="", metavar="TENANT", help="tenant to list (default: all)"),
                 option("--all", action="store_true", help="include revoked and expired tokens"),
@@ -286,7 +290,7 @@ To change a tenant's token: create another with another label, use it, and revok
             show=_rows(lambda answer: answer.tokens, drawing.token_table),
         ),
         "revoke": Verb(
-            help="make tokens worth nothing",
+            help="revoke tokens",
             options=(
                 option("tenant", metavar="TENANT"),
                 option("--label", default="default", help="name of the token (default: default)"),
@@ -303,7 +307,7 @@ _SESSION = Noun(
     description="`weft session`: who is signed in to the dashboard or a service with a browser, and how to end that.",
     verbs={
         "list": Verb(
-            help="the sessions in force: your tenant's; for an administrator all, or those of one tenant",
+            help="list the sessions of your tenant; for administrators all, or those of one tenant",
             options=(option("tenant", nargs="?", default="", metavar="TENANT", help="for administrators"),),
             request=lambda args: lambda client: client.sessions(tenant=args.tenant),
             show=_rows(
@@ -325,7 +329,7 @@ _USER = Noun(
     description="`weft user`: the people who signed in with the identity provider. For administrators.",
     verbs={
         "list": Verb(
-            help="the people, their tenants and roles as of their last sign-in",
+            help="list people with their tenants and roles as of their last sign-in",
             options=(option("tenant", nargs="?", default="", metavar="TENANT", help="tenant to list (default: all)"),),
             request=lambda args: lambda client: client.people(tenant=args.tenant),
             show=_rows(lambda answer: answer.people, drawing.people_table, "nobody has signed in yet"),
@@ -348,24 +352,24 @@ _USER = Noun(
 _POOL = option("--pool", default="default")
 _QUOTA = Noun(
     help="show and set guarantees and limits of tenants",
-    description="`weft quota`: what tenants and groups are guaranteed, may hold at most, hold and borrow.",
+    description="`weft quota`: show and set guarantees and limits of tenants and groups.",
     verbs={
         "list": Verb(
-            help="every quota, and what its tenant or group holds",
+            help="list quotas and the GPUs held under them",
             options=(_POOL,),
             request=lambda args: lambda client: client.quotas(pool=args.pool),
             show=_show_quotas,
         ),
         "set": Verb(
-            help="set or change a quota; what is not given stays as it is",
+            help="set or change a quota; missing options stay unchanged",
             parser={
                 "epilog": f"`{NONE}` instead of GPUs: no guarantee, or no limit. GPUS is a number, or MODEL=NUMBER, and"
                 " may be repeated: `--guaranteed 8 --guaranteed H100=4`."
             },
             options=(
                 option("name", metavar="NAME", help="tenant, or group with --is-group"),
-                option("--guaranteed", metavar="GPUS", action="append", help="GPUs that it always gets back"),
-                option("--limit", metavar="GPUS", action="append", help="GPUs that it may hold at most"),
+                option("--guaranteed", metavar="GPUS", action="append", help="guaranteed number of GPUs"),
+                option("--limit", metavar="GPUS", action="append", help="maximum number of GPUs"),
                 option("--weight", metavar="N", type=int, help="weight when it borrows GPUs, relative to others"),
                 option("--group", metavar="GROUP", help=f"the group it belongs to, or `{NONE}`"),
                 option("--is-group", action="store_true", help="make it a group of tenants"),
@@ -375,7 +379,7 @@ _QUOTA = Noun(
             show=_rows(_one, drawing.quota_table),
         ),
         "delete": Verb(
-            help="take a quota away",
+            help="delete a quota",
             options=(option("name", metavar="NAME"), _POOL),
             request=lambda args: lambda client: client.delete_quota(args.name, pool=args.pool),
             show=_sentence(lambda answer: f"the quota of {answer.deleted} is gone"),
@@ -385,7 +389,7 @@ _QUOTA = Noun(
 
 _WEBHOOK_ID = option("webhook", metavar="ID")
 _WEBHOOK = Noun(
-    help="have events posted to a URL",
+    help="post events to a URL",
     description="""\
 `weft webhook`: have events of jobs posted to a URL, signed and at least once, or sent by mail. docs/telling.md.
 
@@ -426,7 +430,7 @@ With mailto:ADDRESS for a URL they come by mail, many in one: begin, end and req
             show=_sentence(lambda answer: f"{answer.id} is on: {answer.url}"),
         ),
         "remove": Verb(
-            help="post nothing there any more",
+            help="remove a webhook",
             options=(_WEBHOOK_ID,),
             request=lambda args: lambda client: client.remove_webhook(args.webhook),
             show=_sentence(lambda answer: f"{answer.id} is removed: {answer.url}"),
@@ -453,7 +457,7 @@ which the shell keeps and other users of the machine see. One newline at its end
             show=_sentence(lambda answer: f"{answer.name} is stored"),
         ),
         "list": Verb(
-            help="the names of the secrets; their values are not shown",
+            help="list the names of secrets; values are not shown",
             request=lambda _: lambda client: client.secrets(),
             show=_rows(
                 lambda answer: answer.secrets, drawing.secret_table, "no secrets; `weft secret set NAME` stores one"

@@ -24,8 +24,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("-n", type=int, dest="limit", default=LISTED, metavar="N", help=f"entries (default: {LISTED})")
     parser.add_argument("--tenant", default="", metavar="T", help="only this tenant's; for administrators")
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--after", type=int, metavar="SEQ", help="the first entries behind this number")
-    group.add_argument("--before", type=int, metavar="SEQ", help="the last entries before this number")
+    group.add_argument("--after", type=int, metavar="SEQ", help="list the first entries after this number")
+    group.add_argument("--before", type=int, metavar="SEQ", help="list the last entries before this number")
     connection.options(parser)
     parser.set_defaults(func=audit)
 

@@ -46,8 +46,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     save = _add(commands, "backup", "write the state of a cluster to a file")
     save.set_defaults(func=backup)
     back = _add(commands, "restore", "put the state of a backup into a cluster whose services are stopped")
-    back.add_argument("--check", action="store_true", help="read all of the backup, and change nothing")
-    back.add_argument("--replace", action="store_true", help="give up what is in the database")
+    back.add_argument("--check", action="store_true", help="read the whole backup and change nothing")
+    back.add_argument("--replace", action="store_true", help="replace the present content of the database")
     back.set_defaults(func=restore)
 
 
@@ -57,7 +57,7 @@ def _add(
     parser = commands.add_parser(
         name, help=summary, description=f"{summary}. {(__doc__ or '').partition(chr(10))[2].strip()}"
     )
-    parser.add_argument("file", type=Path, metavar="FILE", help="the backup")
+    parser.add_argument("file", type=Path, metavar="FILE", help="backup file")
     parser.add_argument(
         "--key-file", type=Path, metavar="FILE", help="encrypt with the key in this file (openssl rand -base64 32)"
     )
@@ -82,7 +82,7 @@ async def backup(args: argparse.Namespace) -> int:
         size = args.file.stat().st_size
     print(f"{args.file}: {_contents(manifest)}; {size_text(size)} in {time.monotonic() - began:.1f} s")
     if key is None:
-        print("it holds the secrets of jobs and of the cluster: keep it as you keep those, or encrypt it by --key-file")
+        print("it contains the secrets of jobs and of the cluster: store it safely, or encrypt it with --key-file")
     return 0
 
 

@@ -25,7 +25,7 @@ class Database(Struct, frozen=True, kw_only=True):
 
 
 def database_of(environ: Mapping[str, str]) -> Database:
-    """By WEFT_PG_DSN and its companions. Raises CredentialsError and SettingsError."""
+    """The database that WEFT_PG_DSN and related variables name. Raises CredentialsError and SettingsError."""
     dsn, folder = environ.get("WEFT_PG_DSN", ""), environ.get("WEFT_CREDENTIALS", "")
     if not dsn or not folder:
         raise CredentialsError(f"{'WEFT_CREDENTIALS' if dsn else 'WEFT_PG_DSN'} is not set")

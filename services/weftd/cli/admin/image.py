@@ -35,12 +35,14 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     pusher = verbs.add_parser("push", help="store an image of the container engine here, for jobs of this tenant")
     pusher.add_argument("--engine", default="docker", metavar="COMMAND", help="command that pushes: docker, or podman")
     pusher.add_argument("name", metavar="IMAGE", help="name of the image in the engine here")
-    lister = verbs.add_parser("list", help="the images that this tenant has stored")
+    lister = verbs.add_parser("list", help="list the stored images of this tenant")
     deleter = verbs.add_parser("delete", help="delete stored images; nodes that have them keep them")
     deleter.add_argument(
         "name", metavar="IMAGE", nargs="?", help="name that `weft image list` shows, with a tag or digest"
     )
-    deleter.add_argument("--untagged", action="store_true", help="every image whose tags newer ones have taken")
+    deleter.add_argument(
+        "--untagged", action="store_true", help="delete every image whose tags newer images have taken"
+    )
     for each, func in ((pusher, push), (lister, list_), (deleter, delete)):
         connection.options(each)
         each.set_defaults(func=func)

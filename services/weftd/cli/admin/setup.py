@@ -12,9 +12,9 @@ from weftd.cli.systems import systems
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("setup", help="make the secrets of a cluster that runs in containers or on many hosts")
-    parser.add_argument("--into", type=Path, required=True, metavar="DIR", help="the folder for them")
+    parser.add_argument("--into", type=Path, required=True, metavar="DIR", help="folder for the secrets")
     parser.add_argument(
-        "--nodes", type=_names, default=[], metavar="A,B", help="the nodes to give credentials; those of earlier stay"
+        "--nodes", type=_names, default=[], metavar="A,B", help="nodes that get credentials; earlier credentials stay"
     )
     parser.add_argument(
         "--nats-servers",

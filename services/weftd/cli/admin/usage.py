@@ -24,12 +24,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser("usage", help="GPU hours held, used and lost, and their cost", description=__doc__)
     parser.add_argument("--by", default="tenant", metavar="WHAT", help=f"{WHAT} (default: tenant)")
     parser.add_argument(
-        "--since", default="1d", metavar="TIME", help="begin of the period: 12h, 30d, 14:57, 2026-01-31 (default: 1d)"
+        "--since", default="1d", metavar="TIME", help="start of the period: 12h, 30d, 14:57, 2026-01-31 (default: 1d)"
     )
-    parser.add_argument("--until", metavar="TIME", help="end of the period, as --since (default: now)")
+    parser.add_argument("--until", metavar="TIME", help="end of the period, in the form of --since (default: now)")
     parser.add_argument("--tenant", default="", help="tenant to show (default: all)")
     parser.add_argument("--limit", type=int, default=1000, metavar="N", help="maximum number of rows (default: 1000)")
-    parser.add_argument("--csv", action="store_true", help="every field of every row as CSV")
+    parser.add_argument("--csv", action="store_true", help="print every field of every row as CSV")
     connection.options(parser)
     parser.set_defaults(func=usage)
 

@@ -60,7 +60,7 @@ class JobWanted(Struct, frozen=True, forbid_unknown_fields=True):
     """A job to run."""
 
     spec: Annotated[dict[str, Any], Meta(description="The specification, as docs/job-file.md has it.")]
-    key: Annotated[str, Meta(max_length=255, description="With the same key again it is the same job.")] = ""
+    key: Annotated[str, Meta(max_length=255, description="Idempotency key: the same key returns the same job.")] = ""
 
 
 class SetPriority(Struct, frozen=True, forbid_unknown_fields=True):
@@ -136,10 +136,10 @@ def _hidden(env: dict[str, str]) -> dict[str, str]:
 
 TOOLS = (
     Tool(name="list_jobs", description="Jobs, the newest first.", takes=JobsWanted, run=_jobs),
-    Tool(name="describe_job", description="One job, and all that happened to it.", takes=OneJob, run=_job),
+    Tool(name="describe_job", description="One job and its event history.", takes=OneJob, run=_job),
     Tool(
         name="explain_job",
-        description="Why a job waits, what would help and when it starts; or why it is where it is.",
+        description="Why a job waits, what would help and when it starts, or why it runs where it runs.",
         takes=OneJob,
         run=lambda client, asked: client.explain(asked.job),
     ),
@@ -158,7 +158,7 @@ TOOLS = (
     ),
     Tool(
         name="list_events",
-        description="What happened last, of all jobs and nodes that the token may see.",
+        description="Latest events of all jobs and nodes that the token may see.",
         takes=RowsWanted,
         run=lambda client, asked: client.events(limit=asked.limit),
     ),

@@ -24,8 +24,10 @@ Place = tuple[NodeView, GpuView]
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("bench-gpu", help="measure how fast GPUs are", description=__doc__)
-    parser.add_argument("node", nargs="?", metavar="NODE", help="its idle GPUs; without it, every idle GPU")
-    parser.add_argument("gpu", nargs="?", type=int, metavar="GPU", help="only this one, by index, idle or not")
+    parser.add_argument(
+        "node", nargs="?", metavar="NODE", help="measure idle GPUs of this node (default: every idle GPU)"
+    )
+    parser.add_argument("gpu", nargs="?", type=int, metavar="GPU", help="index of the only GPU to measure, idle or not")
     parser.add_argument(
         "--seconds",
         type=_seconds,
@@ -33,9 +35,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help=f"seconds of steady computing (default: {SECONDS:g}; where a GPU is emulated, {EMULATED_SECONDS:g})",
     )
     parser.add_argument(
-        "--wait", action="store_true", help="measure one GPU of a node after the other, and show what was measured"
+        "--wait", action="store_true", help="measure the GPUs of a node one after another, and show the results"
     )
-    parser.add_argument("--image", help="Weft's own image, where jobs run in containers")
+    parser.add_argument("--image", help="Weft's own image, if jobs run in containers")
     connection.options(parser)
     parser.set_defaults(func=bench_gpu)
 

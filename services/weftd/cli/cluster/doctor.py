@@ -1,4 +1,4 @@
-"""`weft doctor`: find what is missing on this machine and in the cluster, and what to do about each.
+"""`weft doctor`: check this machine and the cluster, and what to do about each.
 
 The cluster: the gateway, its clock and its certificate, and all that `weft status` finds. This machine: the servers of
 `weft up`, if they are here; and the node whose executor's settings (EXECUTOR_…) are in the environment, or the first
@@ -45,9 +45,7 @@ _STYLES = {Health.FINE: "green", Health.WARNING: "yellow", Health.PROBLEM: "bold
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "doctor", help="find what is missing on this machine and in the cluster", description=__doc__
-    )
+    parser = commands.add_parser("doctor", help="check this machine and the cluster", description=__doc__)
     parser.add_argument(
         "--home", type=Path, metavar="DIR", help="folder of `weft up` (or WEFT_HOME; default: in your home)"
     )

@@ -26,7 +26,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     _draining(commands, "cordon", _CORDON)
     parser = _draining(commands, "drain", _DRAIN)
     parser.add_argument("--evict", action="store_true", help="stop its jobs; a service replica by replica")
-    parser.add_argument("--wait", action="store_true", help="return once nothing runs there; Ctrl-C changes nothing")
+    parser.add_argument(
+        "--wait", action="store_true", help="wait until nothing runs there; Ctrl-C does not end the drain"
+    )
     parser = commands.add_parser("resume", help="let drained nodes take jobs again")
     parser.add_argument("ids", nargs="+", metavar="NODE")
     connection.options(parser)
@@ -38,7 +40,7 @@ def _draining(
 ) -> argparse.ArgumentParser:
     parser = commands.add_parser(name, help=summary, description=summary)
     parser.add_argument("ids", nargs="+", metavar="NODE")
-    parser.add_argument("--reason", default="", metavar="TEXT", help="why, as `explain` and `nodes` tell it")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="reason, shown by `explain` and `nodes`")
     parser.add_argument("--until", metavar="TIME", help="end of the drain: 2h, 18:00, 2026-01-31T12:00")
     connection.options(parser)
     parser.set_defaults(func=drain, evict=False, wait=False)

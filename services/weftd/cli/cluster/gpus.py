@@ -14,7 +14,7 @@ from weftd.cli.rendering.gpus import table_of_gpus
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("gpus", help="every GPU, who holds it, and how fast it is", description=__doc__)
+    parser = commands.add_parser("gpus", help="list GPUs with their holders and speeds", description=__doc__)
     parser.add_argument("node", nargs="*", metavar="NODE", help="show only GPUs of these nodes")
     connection.options(parser)
     parser.set_defaults(func=gpus)

@@ -17,10 +17,10 @@ from weftd.cli.rendering.nodes import health_style
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("health", help="sick GPUs and nodes, and what ends that", description=__doc__)
     parser.add_argument("node", nargs="*", metavar="NODE", help="show only these nodes")
-    parser.add_argument("-a", "--all", action="store_true", help="also those that were sick and are healthy again")
+    parser.add_argument("-a", "--all", action="store_true", help="include GPUs and nodes that are healthy again")
     connection.options(parser)
     parser.set_defaults(func=health)
-    gpu = commands.add_parser("gpu", help="have a sick GPU used again", description="Act on one GPU.")
+    gpu = commands.add_parser("gpu", help="use a sick GPU again", description="Act on one GPU.")
     acts = gpu.add_subparsers(dest="act", required=True, metavar="ACT")
     parser = acts.add_parser("return", help="use a sick GPU, or a sick node, again: it is on probation")
     parser.add_argument("node", metavar="NODE")

@@ -19,7 +19,9 @@ from weftd.cli.rendering.context import RenderContext, plain, table
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("status", help="is the cluster well, and what to do if not", description=__doc__)
+    parser = commands.add_parser(
+        "status", help="show problems of the cluster with a remedy for each", description=__doc__
+    )
     connection.options(parser)
     parser.set_defaults(func=status)
 
@@ -74,6 +76,6 @@ def _servers(view: StatusView) -> list[str]:
     return [
         f"postgres  {postgres}",
         f"nats      {'connected' if view.nats else 'not connected'}",
-        f"nodes     {view.nodes_ready} of {view.nodes} are heard of, with {plural(view.gpus, 'GPU')}",
+        f"nodes     {view.nodes_ready} of {view.nodes} report, with {plural(view.gpus, 'GPU')}",
         f"versions  gateway {view.version}, this command {version()}",
     ]

@@ -96,7 +96,7 @@ def ended_lately(jobs: tuple[JobView, ...], *, now: float) -> tuple[JobView, ...
 
 
 def _look_of(seen: TopView) -> RenderContext:
-    """By the gateway's clock: this machine's may differ."""
+    """Render with the gateway's clock, since this machine's may differ."""
     return msgspec.structs.replace(page.context(), now=seen.view.at)
 
 

@@ -94,7 +94,7 @@ def _fed(evidence: Evidence) -> CheckResult:
 
 
 def _started_again(evidence: Evidence, should: str) -> CheckResult:
-    """With the last event before the latest start: it says why there was another one."""
+    """The failed check, with the last event before the latest start, which gives the reason for that start."""
     before = [event.data for event in evidence.story if event.data.epoch < evidence.job.epoch]
     why = sentence_of(before[-1].cause) if before else "unknown"
     return CheckResult(False, f"was started {evidence.job.epoch + 1} times ({why}): {should}")

@@ -41,7 +41,7 @@ QUICK = {
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("demo", help="see real jobs share a cluster, in about two minutes")
+    parser = commands.add_parser("demo", help="run a demo: jobs share a cluster, in about two minutes")
     parser.add_argument("--keep", action="store_true", help="keep the cluster's folder, with every log")
     parser.add_argument(
         "--seconds-max",
@@ -172,7 +172,7 @@ def _nodes(home: ClusterHome) -> list[Path]:
 
 
 def _abandoned(temporary: Path) -> list[ClusterHome]:
-    """The homes of our own demos that no process runs any more; taken, so that no two demos clear one."""
+    """Claim the folders of earlier demos that no process uses, so that no two demos remove the same folder."""
     found = []
     for lock in sorted(temporary.glob(f"{PREFIX}*/up.lock")):
         home = ClusterHome(lock.parent)

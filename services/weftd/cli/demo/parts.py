@@ -125,7 +125,7 @@ def major() -> JobSpec:
 
 
 def minor() -> JobSpec:
-    """As busy, and beside it."""
+    """The job that shares the GPU, equally busy."""
     return _sharing("minor", MINOR)
 
 

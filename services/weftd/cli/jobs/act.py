@@ -41,7 +41,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser("share", help="change a running job's share of a GPU", description=_SHARE)
     parser.add_argument("job", metavar="JOB", help="its id, or its name if only one open job has it")
     parser.add_argument("--request", type=float, metavar="PART", help="guaranteed part of a GPU's time, such as 0.5")
-    parser.add_argument("--limit", type=float, metavar="PART", help="most that it may use while others idle, up to 1")
+    parser.add_argument(
+        "--limit", type=float, metavar="PART", help="maximum part that it may use while others are idle, up to 1"
+    )
     parser.add_argument("--role", metavar="ROLE", default="", help="role to change, if several have shares")
     connection.options(parser)
     parser.set_defaults(func=share)

@@ -37,7 +37,7 @@ class Described(Struct, frozen=True, kw_only=True, omit_defaults=True):
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("describe", help="show a job and its event history", description=__doc__)
     parser.add_argument(
-        "job", nargs="?", metavar="JOB", help="its id, or its name: then the newest of that name; none: the cluster"
+        "job", nargs="?", metavar="JOB", help="id or name of a job (the newest of that name); default: the cluster"
     )
     parser.add_argument("--at", metavar="TIME", help=HELP)
     connection.options(parser)

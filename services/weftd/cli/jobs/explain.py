@@ -16,7 +16,7 @@ from weftd.cli.rendering.jobs import held_emulated
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("explain", help="why a job waits, or why it is where it is", description=__doc__)
-    parser.add_argument("job", metavar="JOB", help="its id, or its name: then the newest of that name")
+    parser.add_argument("job", metavar="JOB", help="id or name of the job (the newest of that name)")
     connection.options(parser)
     parser.set_defaults(func=explain)
 

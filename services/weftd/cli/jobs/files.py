@@ -21,19 +21,19 @@ LIMIT = 1000
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "files",
-        help="the files that a job wrote, also after its end",
+        help="list the files that a job wrote, also after its end",
         description="List the files that a job wrote to $WEFT_RESULTS and $WEFT_CHECKPOINT_DIR, or delete them. They"
         " are on the node on which the rank ran, for as long as it keeps them. `weft cp JOB:PATH .` copies them.",
         epilog="weft files train\nweft files train checkpoints\nweft files train results/tmp --delete",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("job", metavar="JOB", help="its id, or its name (then the newest of that name)")
-    parser.add_argument("path", nargs="?", default="", metavar="PATH", help="only those below this path")
-    parser.add_argument("--rank", type=int, default=0, metavar="N", help="rank on whose node they are (default: 0)")
+    parser.add_argument("path", nargs="?", default="", metavar="PATH", help="only files below this path")
+    parser.add_argument("--rank", type=int, default=0, metavar="N", help="rank whose node has the files (default: 0)")
     parser.add_argument("--role", default="", help="count ranks within this role")
-    parser.add_argument("--epoch", type=int, metavar="N", help="epoch whose node is meant (default: the newest)")
+    parser.add_argument("--epoch", type=int, metavar="N", help="epoch whose node has the files (default: the newest)")
     parser.add_argument("--limit", type=int, default=LIMIT, metavar="N", help=f"files to show (default: {LIMIT})")
-    parser.add_argument("--delete", action="store_true", help="delete them; the job has ended")
+    parser.add_argument("--delete", action="store_true", help="delete the files of a job that has ended")
     connection.options(parser)
     parser.set_defaults(func=files)
 
@@ -74,7 +74,7 @@ async def _list(client: Client, args: argparse.Namespace, which: "Which") -> Non
     if len(found) > args.limit:
         page.remark(f"there are more: --limit {2 * args.limit}, or name a folder")
     if cut:
-        page.remark("a folder has more entries than are looked at: name what is below it")
+        page.remark("a folder has too many entries to search: name a path below it")
     if left_out:
         page.remark(f"left out: {left_out} that cannot be read as files, such as links that lead elsewhere")
 

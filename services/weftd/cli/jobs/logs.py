@@ -108,7 +108,7 @@ async def _jobs(client: Client, args: argparse.Namespace) -> Sequence[JobView]:
 
 
 async def _elements(client: Client, array: ArrayView) -> Sequence[JobView]:
-    """All elements of an array, if these are few."""
+    """All elements of an array, if there are few."""
     if array.elements > JOBS_MAX:
         raise CliError(
             f"{array.name} has {array.elements} elements, and logs shows no more than {JOBS_MAX} at once: say which,"

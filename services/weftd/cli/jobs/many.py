@@ -1,4 +1,4 @@
-"""What a person may ask of many jobs at once: cancel, requeue.
+"""Commands for many jobs at once: cancel, requeue.
 
 JOB is an id, how an id begins, a name, or a pattern of names such as 'mlp-*' (in quotes, so that the shell leaves it).
 """

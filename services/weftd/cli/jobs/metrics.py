@@ -1,4 +1,4 @@
-"""`weft metrics`: the numbers that a job reported, such as its loss."""
+"""`weft metrics`: show the numbers that a job reported, such as its loss."""
 
 import argparse
 import csv
@@ -17,7 +17,7 @@ SPARK_WIDTH = 40
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "metrics",
-        help="the numbers that a job reported, such as its loss",
+        help="show the numbers that a job reported, such as its loss",
         description="Show the series of numbers that a job reported with its steps, over all of its tries.",
         epilog="weft metrics train\nweft metrics train --csv >train.csv",
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -29,7 +29,7 @@ _STARTS_MAX = 200  # of the jobs that wait, those whose start is asked for
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "ps",
-        help="the jobs that wait and run; -a for all",
+        help="list open jobs; -a for all",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -37,8 +37,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("-a", "--all", action="store_true", help="list ended jobs as well")
     selection.options(parser)
     parser.add_argument("--benchmarks", action="store_true", help="include benchmarks of GPUs")
-    parser.add_argument("--elements", action="store_true", help="the elements of arrays each as a job")
-    parser.add_argument("-q", "--quiet", action="store_true", help="only the ids, one a line, for scripts")
+    parser.add_argument("--elements", action="store_true", help="list each element of an array as a job")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only ids, one per line")
     parser.add_argument("--limit", type=_limit, default=_PAGE, metavar="N", help=f"the newest N (default: {_PAGE})")
     connection.options(parser)
     parser.set_defaults(func=ps)

@@ -57,9 +57,11 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def _what(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what runs")
-    group.add_argument("--image", metavar="I", help="container image to run in; without it: a process of the node")
-    group.add_argument("--name", dest="job_name", metavar="NAME", help="default: after the script or program")
-    group.add_argument("--kind", choices=[kind.value for kind in Kind], help="default: training")
+    group.add_argument("--image", metavar="I", help="container image (default: a process of the node)")
+    group.add_argument(
+        "--name", dest="job_name", metavar="NAME", help="name of the job (default: that of the script or program)"
+    )
+    group.add_argument("--kind", choices=[kind.value for kind in Kind], help="kind of the job (default: training)")
     env_option(group)
     venv_option(group)
     secret_option(group)
@@ -81,7 +83,7 @@ def _needs(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--gpu-model", metavar="M", help=MODEL_HELP)
     group.add_argument("--gpu-memory", metavar="SIZE", help="least memory of each GPU, such as 40GiB")
     group.add_argument("--replicas", type=int, metavar="N", help="number of replicas; they start together (default: 1)")
-    group.add_argument("--replicas-min", type=int, metavar="N", help="start with fewer if there is no more room")
+    group.add_argument("--replicas-min", type=int, metavar="N", help="minimum number of replicas that starts the job")
     group.add_argument(
         "--replicas-max", type=int, metavar="N", help="maximum number of replicas it may grow to: see --resize"
     )
@@ -93,12 +95,12 @@ def _needs(parser: argparse.ArgumentParser) -> None:
 def _how(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how it is treated")
     group.add_argument("--priority", type=int, metavar="N", help="-1000 to 1000; higher goes first (default: 0)")
-    group.add_argument("--no-preempt", action="store_true", help="never stop it to make room for another")
+    group.add_argument("--no-preempt", action="store_true", help="never preempt the job")
     group.add_argument("--grace", metavar="TIME", help="time between SIGTERM and SIGKILL (default: 30s)")
     group.add_argument("--time-limit", metavar="TIME", help="stop it after this long, such as 1h30m")
     group.add_argument("--retries", type=int, metavar="N", help="number of further tries after a failure (default: 0)")
     group.add_argument(
-        "--resize", choices=[how.value for how in ResizeHow], help="way to change its size while it runs"
+        "--resize", choices=[how.value for how in ResizeHow], help="method to change its size while it runs"
     )
     group.add_argument(
         "--checkpoints", metavar="TIME", help="interval of its checkpoints, such as 10m; stop: when stopped"
@@ -111,7 +113,7 @@ def _how(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--tuning",
         choices=[mode.value for mode in TuningMode],
-        help="change CPU, memory and network as it uses them, or only say what would be changed (default: the pool's)",
+        help="adjust CPU, memory and network to its use, or only advise changes (default: the pool's)",
     )
     group.add_argument("--pool", metavar="P", help="default: default")
 

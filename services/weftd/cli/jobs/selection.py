@@ -68,8 +68,10 @@ class Filter(Struct, frozen=True, kw_only=True):
 
 def options(parser: argparse.ArgumentParser) -> None:
     """The options that select jobs."""
-    group = parser.add_argument_group("which jobs; of several options all must hold")
-    group.add_argument("--name", default="", metavar="NAME", help="job name; `*` is any characters, `?` is one")
+    group = parser.add_argument_group("selection of jobs; a job must match all options")
+    group.add_argument(
+        "--name", default="", metavar="NAME", help="job name; `*` matches any characters, `?` matches one"
+    )
     group.add_argument("--label", action="append", default=[], metavar="K[=V]", help="label of the jobs; repeatable")
     group.add_argument("--tenant", default="", metavar="T", help="tenant of the jobs; for administrators")
     group.add_argument(
@@ -82,7 +84,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         default=[],
         choices=[state.value for state in JobState],
         metavar="STATE",
-        help="state of the jobs; repeat it",
+        help="state of the jobs; repeatable",
     )
     group.add_argument("--since", metavar="TIME", help=_SINCE)
 
@@ -90,7 +92,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def sure(parser: argparse.ArgumentParser, verb: str) -> None:
     """The options of a command that changes many jobs at once."""
     parser.add_argument("--all", action="store_true", help=f"{verb} every open job that the options leave; asks first")
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
 
 
 def filter_of(args: argparse.Namespace, *, now: float) -> Filter:
@@ -147,7 +149,7 @@ async def _meant(client: Client, word: str, limit: int, asked: dict[str, Any]) -
 
 
 async def _pages(client: Client, *, limit: int, page_size: int, **query: Any) -> JobsView:
-    """As many pages as the limit needs, as one."""
+    """Join as many pages as the limit needs."""
     found = JobsView(jobs=(), before=0)
     while found.before is not None and (left := limit - len(found.jobs)) > 0:
         more = await client.jobs(limit=min(left, page_size), before=found.before, **query)

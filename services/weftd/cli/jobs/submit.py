@@ -25,7 +25,7 @@ from weftd.cli.jobs.sync import pack, store, sync_option
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("submit", help="submit a job from a YAML or JSON file", description=__doc__)
-    parser.add_argument("file", metavar="FILE", help="YAML or JSON; `-` is stdin")
+    parser.add_argument("file", metavar="FILE", help="job file in YAML or JSON; `-` is stdin")
     env_option(parser)
     venv_option(parser)
     secret_option(parser)

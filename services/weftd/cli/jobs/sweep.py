@@ -22,7 +22,7 @@ COLUMNS = ("index", "best", "last", "state")
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "sweep",
-        help="a sweep as a table: values, metric, curve; --best",
+        help="show a sweep as a table: values, metric, curve",
         description="Show the elements of a sweep or an array with their values, the last and the best of a metric that"
         " they reported, and its curve. The best is first.",
         epilog="weft sweep tune --metric accuracy --goal max\nweft sweep tune --best --json",
@@ -31,12 +31,14 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("array", metavar="JOB", help="id or name of the array (then the newest of that name)")
     parser.add_argument("--metric", default="", help="metric to compare (default: that of early_stop, else the first)")
     parser.add_argument(
-        "--goal", choices=[goal.value for goal in MetricGoal], help="default: that of early_stop, else min"
+        "--goal",
+        choices=[goal.value for goal in MetricGoal],
+        help="direction of the metric (default: that of early_stop, else min)",
     )
     parser.add_argument(
-        "--sort", default="best", metavar="COLUMN", help="best, last, index, state, or a name of the sweep"
+        "--sort", default="best", metavar="COLUMN", help="sort by best, last, index, state, or a parameter of the sweep"
     )
-    parser.add_argument("--best", action="store_true", help="print the best element alone")
+    parser.add_argument("--best", action="store_true", help="print only the best element")
     parser.add_argument("--csv", action="store_true", help="print CSV")
     connection.options(parser)
     parser.set_defaults(func=sweep)
@@ -62,7 +64,7 @@ async def sweep(args: argparse.Namespace) -> int:
 
 
 def _place(row: SweepRow, column: str, found: SweepView) -> tuple[float, str, int]:
-    """Where the row goes: the best first, and last what has no value."""
+    """Sort key of a row: the best first, rows without a value last."""
     if column in ("best", "last"):
         value = row.best if column == "best" else row.last
         sign = 1 if found.goal is MetricGoal.MIN else -1

@@ -38,6 +38,6 @@ async def store(client: Client, packed: PackedFiles) -> None:
 
 
 def sent_sentence(packed: PackedFiles, url: str, *, sent: bool) -> str:
-    """How much went where."""
+    """Sentence about the size of the sent files and their destination."""
     what = f"{plural(packed.files, 'file')}, {size_text(packed.bytes)} packed"
     return f"{what}, sent to {url}" if sent else f"{what}: {url} has this already, nothing was sent"

@@ -29,7 +29,7 @@ _EVENTS = "tfevents"  # in the name of each file that TensorBoard reads
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "tensorboard",
-        help="TensorBoard here, on what jobs wrote",
+        help="show the TensorBoard files of jobs",
         description="Copy the TensorBoard files that jobs wrote to $WEFT_RESULTS or $WEFT_CHECKPOINT_DIR, and show them"
         " with the TensorBoard of this machine until Ctrl-C. The files of a job that runs are copied again every 5"
         " seconds if they have changed.",
@@ -37,7 +37,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("jobs", nargs="+", metavar="JOB", help="its id, or its name (then the newest of that name)")
-    parser.add_argument("--rank", type=int, default=0, metavar="N", help="rank on whose node they are (default: 0)")
+    parser.add_argument("--rank", type=int, default=0, metavar="N", help="rank whose node has the files (default: 0)")
     parser.add_argument("--port", type=int, default=PORT, metavar="N", help=f"port at 127.0.0.1 (default: {PORT})")
     connection.options(parser)
     parser.set_defaults(func=tensorboard)

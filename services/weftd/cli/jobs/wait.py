@@ -26,10 +26,10 @@ _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.3, 3.0
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("wait", help="wait until jobs have ended", description=__doc__)
     parser.add_argument(
-        "jobs", nargs="+", metavar="JOB", help="a job or an array: its id, or its name: then the newest of it"
+        "jobs", nargs="+", metavar="JOB", help="id or name of a job or an array (the newest of that name)"
     )
     parser.add_argument("--timeout", type=seconds, metavar="TIME", help="maximum wait, such as 90 or 1h30m")
-    parser.add_argument("--any", action="store_true", help="until the first of them has ended; its exit status counts")
+    parser.add_argument("--any", action="store_true", help="wait only for the first to end, and exit with its status")
     connection.options(parser)
     parser.set_defaults(func=wait)
 

@@ -251,7 +251,7 @@ def _now() -> asyncio.Event:
 
 
 def has_caddy(environment: Mapping[str, str]) -> bool:
-    """As the router looks for it: ROUTER_CADDY, else beside Python's own programs, else in PATH."""
+    """Look for Caddy like the router: ROUTER_CADDY, then beside Python's own programs, then in PATH."""
     if chosen := environment.get("ROUTER_CADDY"):
         return shutil.which(chosen) is not None
     return (Path(sysconfig.get_path("scripts")) / "caddy").exists() or shutil.which("caddy") is not None

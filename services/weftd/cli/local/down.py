@@ -23,7 +23,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "--home", type=Path, metavar="DIR", help="folder of its data (or WEFT_HOME; default: in your home)"
     )
-    parser.add_argument("--kill", action="store_true", help="give jobs and services no grace")
+    parser.add_argument("--kill", action="store_true", help="kill jobs and services without a grace")
     parser.set_defaults(func=down)
 
 

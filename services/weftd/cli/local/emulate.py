@@ -33,12 +33,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         type=_slowdown,
         nargs="?",
         metavar="SLOWDOWN",
-        help="1.33: what took 1 s takes 1.33 s; 1: as it should be",
+        help="slowdown factor: with 1.33, 1 s of work takes 1.33 s; 1: normal",
     )
     parser.add_argument("--xid", type=int, metavar="N", help="report one more Xid of this number, such as 79")
-    parser.add_argument(
-        "--use", type=_part, metavar="PART", help="seem to be used for so much of the time, such as 0.9"
-    )
+    parser.add_argument("--use", type=_part, metavar="PART", help="reported utilisation, such as 0.9")
     for name, help_text in _FAULTS.items():
         parser.add_argument(f"--{name}", action="store_true", help=help_text)
     connection.options(parser)

@@ -36,12 +36,15 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("--router-port", type=int, help="port of the router; 0 for any (default: 8480, or any)")
     parser.add_argument("--nodes", type=int, metavar="N", help=f"nodes (default: {NODES}, or 1 with real GPUs)")
     parser.add_argument(
-        "--gpus", choices=("auto", "real", "emulated"), default="auto", help="auto: the real ones where there are any"
+        "--gpus",
+        choices=("auto", "real", "emulated"),
+        default="auto",
+        help="GPUs to offer; auto: real ones if there are any",
     )
     parser.add_argument(
         "--emulated-gpus", type=int, metavar="N", help=f"per node, implies --gpus emulated (default: {EMULATED_GPUS})"
     )
-    parser.add_argument("--cpus", type=float, metavar="N", help="per node (default: two per emulated GPU)")
+    parser.add_argument("--cpus", type=float, metavar="N", help="CPU cores per node (default: two per emulated GPU)")
     parser.add_argument(
         "--partition",
         choices=[mode.value for mode in TuningMode],

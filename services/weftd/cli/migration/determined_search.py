@@ -88,7 +88,7 @@ def _early_stop(given: Mapping[str, Any], remarks: list[Remark]) -> dict[str, An
 
 
 def _span(wanted: Mapping[str, Any]) -> Any:
-    """To draw from."""
+    """The range that values are drawn from."""
     kind = wanted.get("type")
     if kind == "categorical":
         return _listed(wanted)

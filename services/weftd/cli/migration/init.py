@@ -65,12 +65,18 @@ _COMMANDS = {
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("init", help="write a job file to begin with", description=__doc__)
-    parser.add_argument("file", nargs="?", default="job.yaml", metavar="FILE", help="default: job.yaml; `-` is stdout")
     parser.add_argument(
-        "--kind", choices=[kind.value for kind in Kind], default="training", metavar="KIND", help="default: training"
+        "file", nargs="?", default="job.yaml", metavar="FILE", help="file to write (default: job.yaml); `-` is stdout"
     )
-    parser.add_argument("--name", metavar="NAME", help="default: after this folder")
-    parser.add_argument("--force", action="store_true", help="replace a file that is there")
+    parser.add_argument(
+        "--kind",
+        choices=[kind.value for kind in Kind],
+        default="training",
+        metavar="KIND",
+        help="kind of the job (default: training)",
+    )
+    parser.add_argument("--name", metavar="NAME", help="name of the job (default: that of this folder)")
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
     parser.set_defaults(func=init)
 
 

@@ -28,9 +28,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "migrate-from", help="translate a Slurm script or a Determined configuration", description=__doc__
     )
     parser.add_argument("system", choices=_SYSTEMS, metavar="SYSTEM", help=" or ".join(_SYSTEMS))
-    parser.add_argument("file", metavar="FILE", help="the script or configuration; `-` is stdin")
+    parser.add_argument("file", metavar="FILE", help="script or configuration to translate; `-` is stdin")
     parser.add_argument("-o", "--output", metavar="FILE", help="job file to write (default: stdout)")
-    parser.add_argument("--force", action="store_true", help="replace a file that is there")
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
     parser.set_defaults(func=migrate_from)
 
 

@@ -282,7 +282,7 @@ def _many(script: _Script) -> dict[str, Any]:
 
 
 def _indices(text: str) -> str:
-    """As Weft writes them, which is as Slurm does."""
+    """Indices in the form that Weft and Slurm share."""
     try:
         indices, _ = indices_of(text)
     except IndicesError as error:

@@ -43,7 +43,7 @@ def page_of(translated: Translated, source: str) -> str:
     """The YAML of a job, under its remarks."""
     lines = [f"# Translated from {_one_line(source)}. Every field: docs/job-file.md"]
     if translated.remarks:
-        lines.append("# Not translated, or meant otherwise here:")
+        lines.append("# Not translated, or with another meaning in Weft:")
         lines += [f"#   {_one_line(each.where)}: {_one_line(each.sentence)}" for each in translated.remarks]
     lines += _fields(translated.spec, 0)
     return "\n".join(lines) + "\n"

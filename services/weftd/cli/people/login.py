@@ -33,14 +33,14 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "--name", dest="context_name", metavar="NAME", help="name of the context (default: the host of URL)"
     )
-    parser.add_argument("--ca-file", metavar="FILE", help="the authorities to believe over https, if not the system's")
+    parser.add_argument("--ca-file", metavar="FILE", help="CA certificates for https (default: the system's)")
     parser.set_defaults(func=login)
     parser = commands.add_parser(
         "logout",
         help="forget a context and its token",
-        description="forget a context and its token, which stays in force: `weft token revoke` ends it",
+        description="forget a context and its token. The token stays valid: `weft token revoke` revokes it",
     )
-    parser.add_argument("context_name", nargs="?", metavar="CONTEXT", help="default: the current one")
+    parser.add_argument("context_name", nargs="?", metavar="CONTEXT", help="context (default: the current one)")
     parser.set_defaults(func=logout)
     parser = commands.add_parser(
         "whoami",
@@ -114,7 +114,7 @@ def in_words(identity: IdentityView) -> str:
 
 
 async def _signed_in(args: argparse.Namespace, url: str, ca_file: str) -> str:
-    """The token to keep: of a session with the identity provider, if the cluster has one, else one that is given."""
+    """The token to keep: from a session with the identity provider if there is one, otherwise a given token."""
     if args.token == "-":
         return _token(url, piped=True)
     async with _client(url, "", ca_file) as client:

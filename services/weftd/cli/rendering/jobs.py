@@ -122,7 +122,7 @@ def _name(job: JobView, context: RenderContext) -> Text:
 
 
 def _marked_name(job: JobView, context: RenderContext) -> Text:
-    """With the colour that its GPUs have."""
+    """The name of the job with the colour of its GPUs."""
     holds = job.gpus > 0 and job.state.holding
     return Text.assemble(("■ ", job_colour(job.id)) if holds else "  ", _name(job, context))
 
@@ -193,7 +193,7 @@ def silence_text(nodes: Sequence[str], silent: Mapping[str, float]) -> Text | No
 
 
 def ending_text(job: JobView, context: RenderContext) -> Text:
-    """How it ended and when."""
+    """The outcome of the job and its time."""
     why = f"{failure_text(job)}, " if job.state is JobState.FAILED and failure_text(job) else ""
     return Text.assemble(plain(why), (ago(context.now - (job.ended_at or job.since)), "dim"))
 

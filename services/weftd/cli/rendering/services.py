@@ -74,7 +74,7 @@ def unready_text(one: UnreadyView, context: RenderContext) -> str:
 
 def _replicas(view: ServiceView) -> str:
     has = f"{view.granted} of {view.wanted}" if view.granted != view.wanted else f"{view.wanted}"
-    ready = "not known how many are ready" if view.ready is None else f"{view.ready} ready"
+    ready = "unknown number ready" if view.ready is None else f"{view.ready} ready"
     parts = [f"{has} ({view.least} … {view.most})", ready]
     parts += [f"{view.draining} finish their requests"] if view.draining else []
     return ", ".join(parts)

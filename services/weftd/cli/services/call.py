@@ -62,8 +62,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "path", metavar="PATH", nargs="?", default="/", help="path to request, such as /v1/models (default: /)"
     )
-    parser.add_argument("-X", "--method", metavar="M", help="default: GET, or POST with -d")
-    parser.add_argument("-d", "--data", metavar="DATA", help="the body; @FILE: of a file, @-: of stdin")
+    parser.add_argument("-X", "--method", metavar="M", help="HTTP method (default: GET, or POST with -d)")
+    parser.add_argument("-d", "--data", metavar="DATA", help="request body; @FILE: content of a file, @-: stdin")
     parser.add_argument("-H", "--header", action="append", default=[], metavar="'NAME: VALUE'", help="repeat it")
     parser.add_argument("-i", "--include", action="store_true", help="print the status and headers first")
     parser.add_argument(

@@ -30,7 +30,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.set_defaults(func=endpoints)
     parser = commands.add_parser("open", help="print the URL of a service, or of the dashboard", description=_OPEN)
     parser.add_argument("job", nargs="?", default="", metavar="JOB", help=SERVICE_HELP)
-    parser.add_argument("--browser", action="store_true", help="open it in this machine's browser")
+    parser.add_argument("--browser", action="store_true", help="open the URL in this machine's browser")
     connection.options(parser)
     parser.set_defaults(func=open_service)
 

@@ -77,12 +77,14 @@ exec "$jupyter" lab --no-browser --allow-root --ip="$ip" --port="$WEFT_PORT" --S
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "notebook",
-        help="a JupyterLab as a job",
+        help="start JupyterLab as a job",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--name", dest="job_name", metavar="NAME", default="notebook", help="default: notebook")
-    parser.add_argument("--image", metavar="I", help="a container image with jupyter; else as a process of the node")
+    parser.add_argument(
+        "--name", dest="job_name", metavar="NAME", default="notebook", help="name of the job (default: notebook)"
+    )
+    parser.add_argument("--image", metavar="I", help="container image with jupyter (default: a process of the node)")
     parser.add_argument("--gpus", type=int, metavar="N", help="whole GPUs (default: 0)")
     parser.add_argument("--gpu-model", metavar="M", help=MODEL_HELP)
     parser.add_argument(
@@ -92,7 +94,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--gpu-memory", metavar="SIZE", help="memory of its share, or least memory of each whole GPU, such as 8GiB"
     )
     parser.add_argument("--cpus", type=float, metavar="N", help="CPU cores (default: 1)")
-    parser.add_argument("--memory", metavar="SIZE", default="2GiB", help="default: 2GiB")
+    parser.add_argument("--memory", metavar="SIZE", default="2GiB", help="memory (default: 2GiB)")
     parser.add_argument("--workdir", metavar="DIR", help="working directory (default: this folder, or the image's own)")
     parser.add_argument(
         "--volume",

@@ -18,13 +18,13 @@ _OPTIONS = {"image": "--image", "env": "--env", "command": "the command after --
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "update",
-        help="change what a service runs, replica by replica",
+        help="update a service, replica by replica",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="weft update JOB [--image I] [--env K=V] [-- command ...]",
     )
     parser.add_argument("job", metavar="JOB", help="its id, or its name if only one open job has it")
-    parser.add_argument("--image", metavar="I", help="the container image from now on")
+    parser.add_argument("--image", metavar="I", help="new container image")
     parser.add_argument(
         *("-e", "--env"),
         action="append",

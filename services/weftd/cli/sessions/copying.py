@@ -76,7 +76,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("source", type=place, metavar="SOURCE", help="local path, or JOB:PATH")
-    parser.add_argument("target", type=place, metavar="TARGET", help="JOB:PATH, or a path")
+    parser.add_argument("target", type=place, metavar="TARGET", help="JOB:PATH, or local path")
     parser.add_argument(
         "--size-max",
         default=SIZE_MAX,
@@ -143,7 +143,7 @@ def _target(path: str, named: str) -> tuple[Path, bool]:
 
 
 def _taking(source: Path) -> tuple[str, str, str]:
-    """How the job's side takes it, its name, and the mode of a file."""
+    """The kind of transfer for the job's side, the name, and the mode of a file."""
     try:
         status = source.stat()
         name = source.name if source.name not in ("", "..") else source.resolve().name or "root"

@@ -216,7 +216,7 @@ class _Archive:
         parts = parts_of(member.name)
         inside = parts is not None and parts and leads_inside(parts, member.linkname)
         if not inside or parts is None:
-            self._skip(member.name, f"a link to {member.linkname}, which is not in it")
+            self._skip(member.name, f"a link to {member.linkname}, which is outside the archive")
             return
         folder = self._folder(parts[:-1])
         try:

@@ -36,7 +36,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     exec_ = commands.add_parser(
         "exec",
-        help="run one command beside a running job",
+        help="run one command in a running job",
         description="Run one command beside a running job, without a terminal: it gets this command's input, and its"
         " exit status is this command's.",
         epilog="weft exec train -- nvidia-smi\ntar c data | weft exec train -- tar x",
@@ -45,7 +45,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     for parser in (shell_, exec_):
         which_run(parser)
         parser.set_defaults(command=[])
-    exec_.add_argument("-n", "--no-input", action="store_true", help="the command gets no input")
+    exec_.add_argument("-n", "--no-input", action="store_true", help="give the command no input")
     shell_.set_defaults(func=shell)
     exec_.set_defaults(func=execute)
 
@@ -104,7 +104,7 @@ async def execute(args: argparse.Namespace) -> int:
 async def opened(args: argparse.Namespace) -> AsyncIterator[tuple[Client, str]]:
     """A client, and the job that is meant."""
     if args.json:
-        raise CliError("a session has no answer to show as JSON", field="--json", status=2)
+        raise CliError("a session has no JSON output", field="--json", status=2)
     async with connection.connected(args, patience=PATIENT_SECONDS) as client:
         yield client, await the_job(client, args.job)
 

@@ -36,7 +36,7 @@ _HOST = re.compile(
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "ssh-proxy",
-        help="the ProxyCommand of `weft ssh-config`",
+        help="serve as the ProxyCommand of `weft ssh-config`",
         description="Speak SSH with the client on stdin and stdout, and open its channels as sessions of a job. The"
         " configuration that `weft ssh-config` writes starts it.",
         epilog="ssh -o ProxyCommand='weft ssh-proxy %h' train.weft",

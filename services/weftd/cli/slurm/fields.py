@@ -62,7 +62,7 @@ def reason(job: JobView) -> str:
 
 
 def seconds(job: JobView) -> int:
-    """For how long it runs, or ran."""
+    """Run time so far, or total run time."""
     if job.started_at is None:
         return 0
     return max(0, int((time.time() if job.ended_at is None else job.ended_at) - job.started_at))

@@ -54,7 +54,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     parser.add_argument("--pool", default="default", help="pool to replay (default: default)")
     files = parser.add_mutually_exclusive_group()
-    files.add_argument("--save", type=Path, metavar="FILE", help="keep the history there, too")
+    files.add_argument("--save", type=Path, metavar="FILE", help="also save the history to this file")
     files.add_argument("--file", type=Path, metavar="FILE", help="saved history to replay, instead of the cluster's")
     connection.options(parser)
     parser.set_defaults(func=replay)

@@ -28,10 +28,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("--placement", default="", metavar="NAME", help="placement policy, such as packed-sticky")
     parser.add_argument("--backfill", default="", metavar="NAME", help="backfill policy, such as none")
     parser.add_argument("--add-nodes", type=int, default=0, metavar="N", help="number of nodes to add")
-    parser.add_argument("--drain", action="append", default=[], metavar="NODE", help="this node drained; repeat it")
+    parser.add_argument("--drain", action="append", default=[], metavar="NODE", help="node to drain; repeatable")
     parser.add_argument("--submit", action="append", default=[], metavar="FILE", help="job to add; repeatable")
     parser.add_argument("--ahead", default="30d", metavar="TIME", help="simulated time ahead (default: 30d)")
-    parser.add_argument("--pool", default="", help="default: the default pool")
+    parser.add_argument("--pool", default="", help="pool to simulate (default: the default pool)")
     connection.options(parser)
     parser.set_defaults(func=what_if)
 

@@ -93,7 +93,7 @@ class SecretFiles:
 
 
 def _empty(folder: str) -> None:
-    """Of its files at once, as many as a run can have: what else a job put there is removed by and by."""
+    """Remove at most as many files as a run can have; further files of a job are removed later."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in islice(entries, SECRETS_MAX):
             with suppress(OSError):

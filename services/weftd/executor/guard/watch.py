@@ -60,7 +60,7 @@ class Watch:
         assert child.stdin is not None
         child.stdin.close()
         if not await self._within(END_SECONDS_MAX, lambda: child.poll() is not None or self._stays(child.pid)):
-            logger.warning("the guard (pid %d) is killed: it does not say whether it stays", child.pid)
+            logger.warning("killing the guard (pid %d), which did not confirm that it stays", child.pid)
             child.kill()
             child.wait()
         child.returncode = child.poll() or 0  # It may outlive us, and needs no waiting parent then.

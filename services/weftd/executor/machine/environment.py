@@ -97,7 +97,7 @@ def _meeting(order: StartRun, facts: RunFacts) -> dict[str, str]:
 
 
 def _elastic(order: StartRun, members: Members, facts: RunFacts) -> dict[str, str]:
-    """What `torchrun` needs to take in ranks that join later, and to go on without ranks that leave.
+    """Variables with which `torchrun` admits ranks that join later and continues without ranks that leave.
 
     Rank 0 holds the rendezvous: `torchrun` alone could let any rank of the same host hold it, and it would go with that
     rank. Where `torchrun` shares rank 0's store with its workers (since PyTorch 2.5), a rank that joins later waits for

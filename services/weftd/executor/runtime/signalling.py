@@ -15,7 +15,7 @@ CAUGHT, IGNORED, BLOCKED = "SigCgt", "SigIgn", "SigBlk"
 
 
 def not_handled(told: ResizeSignal) -> str:
-    return f"{told}: the main process has no handler for it and would end"
+    return f"{told}: the main process does not handle it, and would end"
 
 
 def signal_child(parent: int, parent_fd: int, told: ResizeSignal | StopSignal) -> str:

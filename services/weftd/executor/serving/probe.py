@@ -56,7 +56,7 @@ async def _stays(connection: socket.socket) -> str:
 
 
 def _verdict(line: bytes, ready: str) -> str:
-    """From the first line of an answer: `HTTP/1.1 200 OK`."""
+    """Judge the first line of an answer, such as `HTTP/1.1 200 OK`."""
     version, _, rest = line.partition(b" ")
     status = rest[:3]
     if not version.startswith(b"HTTP/1.") or len(status) != 3 or not status.isdigit():

@@ -54,7 +54,7 @@ class ServedRuns:
         try:
             self._files.write(key, run)
         except OSError as error:
-            raise RuntimeUnavailableError(f"cannot keep how {key} serves requests: {error}") from error
+            raise RuntimeUnavailableError(f"cannot record how {key} serves requests: {error}") from error
         self._runs[key] = run
         return port
 

@@ -27,7 +27,7 @@ class ShareMount(Struct, frozen=True):
 
 
 class Attached(Struct, frozen=True, kw_only=True):
-    """What a run needs to be held to its share: variables, variables that are lists of paths, and a container's mounts.
+    """Requirements for holding a run to its share: variables, path-list variables, and mounts of a container.
 
     The paths of `lists` come before those of the job's own variable of that name.
     """

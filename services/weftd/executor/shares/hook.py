@@ -135,7 +135,7 @@ class HookBackend:
             try:
                 slot = read_share(self._root / name)
             except (OSError, ValueError) as error:
-                logger.warning("the share of %s is not known any more: %s", key, error)
+                logger.warning("cannot read the share of %s: %s", key, error)
                 continue
             memory = slot.memory - context_bytes(emulated=slot.emulated)
             self._held[key] = Share(request=slot.request, limit=slot.limit, memory=memory)

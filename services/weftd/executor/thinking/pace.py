@@ -201,5 +201,5 @@ def _sensible(name: str, value: float, before: float | None) -> bool:
 
 
 def _rounded(value: float) -> float:
-    """To six digits: more are noise, and each costs a byte."""
+    """Round to six digits: more are noise, and each costs a byte."""
     return float(f"{value:.6g}")

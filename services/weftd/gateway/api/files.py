@@ -76,8 +76,8 @@ FILE_HEADERS = (
     "GET /v1/jobs/{job}/files",
     "jobs",
     "List the files of a job",
-    description="What its runs wrote to `WEFT_RESULTS` and `WEFT_CHECKPOINT_DIR`, on the node of one rank, also after"
-    " the end of the job, for as long as the node keeps them.",
+    description="Files that its runs wrote to `WEFT_RESULTS` and `WEFT_CHECKPOINT_DIR`, on the node of one rank, also"
+    " after the end of the job, for as long as the node keeps them.",
     answers={200: RouteAnswer(description="A page of files.", type=JobFilesView)},
     example="?path=results",
 )

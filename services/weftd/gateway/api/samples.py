@@ -65,7 +65,7 @@ def view_of(series: Mapping[str, Series], *, seconds: int, now: float) -> Series
 
 
 def _of_gpus(series: Mapping[str, Series], gpu: int | None) -> Mapping[str, Series]:
-    """Those of one GPU, or of the node with its first GPUs."""
+    """The series of one GPU, or of the node with its first GPUs."""
     if gpu is not None:
         return {name: of for name, of in series.items() if name.startswith(f"gpu.{gpu}.")}
     return {name: of for name, of in series.items() if not name.startswith("gpu.") or _index(name) < GPUS_AT_ONCE_MAX}

@@ -110,7 +110,7 @@ async def switch_on(call: Call[NoQuery]) -> web.StreamResponse:
 
 
 async def _known(call: Call[NoQuery]) -> WebhookKept:
-    """Another tenant's counts as missing."""
+    """A webhook of another tenant counts as missing."""
     name = call.path("webhook")
     kept = await call.gateway.store.webhooks(tenant=None if call.who.admin else call.who.tenant, limit=WEBHOOKS_MAX)
     found = next((one for one in kept if one.id == name and may_see(call.who, one.tenant)), None)

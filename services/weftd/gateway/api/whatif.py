@@ -136,7 +136,8 @@ async def _asked(gateway: Gateway, who: Access, wanted: WhatIfWanted) -> WhatIfA
 
 
 async def _specification(gateway: Gateway, who: Access, number: int, given: object, pool: str) -> JobSpec:
-    """A job that is not there. A text is read as YAML, as JSON is too, in a thread: that is bounded, but takes long."""
+    """A hypothetical job of a what-if. A text is read as YAML, of which JSON is a part, in a thread: that is bounded,
+    but takes long."""
     field = f"submit[{number}]"
     try:
         if isinstance(given, str):

@@ -37,10 +37,10 @@ ERRORS = {
     411: "The request needs a Content-Length.",
     413: "The body is too large.",
     415: "The content type is not supported.",
-    416: "The log, or the file, is shorter.",
-    422: "Understood, and impossible on this cluster.",
-    426: "It is a WebSocket, and was not asked for as one.",
-    429: "Faster, or more, than you may: again after `Retry-After` seconds. Nothing was done.",
+    416: "The log or the file is shorter than the requested range.",
+    422: "The request is valid but impossible on this cluster.",
+    426: "The path is a WebSocket, and the request does not ask for an upgrade.",
+    429: "A limit is exceeded: retry after `Retry-After` seconds. Nothing was done.",
     503: "Not now: ask again after `Retry-After` seconds.",
 }
 NEEDS = {

@@ -110,7 +110,7 @@ class CpuBudgets:
 
 
 class _Steps(Generator[Any, Any, T]):
-    """Goes through the steps of `work` in `context`, and tells of the processor's time of each."""
+    """Runs the steps of `work` in `context`, and reports the CPU time of each."""
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ NO_SCORES: Mapping[int, "BelievedSlow"] = {}
 
 
 class LiveCounts:
-    """How many there are of each kind, of each tenant and in all."""
+    """Numbers of jobs by kind, by tenant and in total."""
 
     def __init__(self, found: Iterable[tuple[str, str]] = ()) -> None:
         """`found`: the tenant and the kind of each."""

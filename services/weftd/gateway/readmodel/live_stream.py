@@ -263,7 +263,7 @@ class Live:
                     logger.warning("the live picture waits for the store: %s", error)
                 self._read_anew()
             except Exception:
-                logger.exception("the live picture was not made")
+                logger.exception("the live state could not be computed")
                 raise
             finally:
                 self._tried.set()

@@ -37,7 +37,7 @@ class Processes:
         return self._clock() - self._told[key][0]
 
     def views(self) -> tuple[ServiceView, ...]:
-        """By service and instance. One that began again in its place is shown once."""
+        """Views by service and instance. A process that restarted in the same place is shown once."""
         return tuple(
             ServiceView(
                 service=report.service,

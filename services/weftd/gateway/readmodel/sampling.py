@@ -94,7 +94,7 @@ def _of_job(job: Job, cluster: LiveCluster) -> dict[str, float | None]:
 
 
 def _most(part: float) -> float | None:
-    """A part, 0–1, of which slightly more than all may have been measured."""
+    """A fraction from 0 to 1; a measurement slightly above 1 counts as 1."""
     return min(1.0, part) if part >= 0 else None
 
 

@@ -56,7 +56,7 @@ def manifest_of(body: bytes, media: str) -> Manifest:
         raise RejectedError(400, "", f"the manifest has a name twice, or misspelled: {(twice or spelled[0])[:40]!r}")
     parts = (*((document.config,) if document.config else ()), *document.layers)
     if (media in _LISTS) != bool(document.manifests) or (media in _IMAGES) != bool(parts):
-        raise RejectedError(400, "", f"the manifest has not the parts of a {media}")
+        raise RejectedError(400, "", f"the manifest lacks parts of a {media}")
     if (document.media or media) != media:
         raise RejectedError(400, "", "the manifest has another media type in it than the request says")
     if len(parts) + len(document.manifests) > DESCRIPTORS_MAX:

@@ -1,4 +1,4 @@
-"""What a job's story says of its sessions: an ask to its scheduler when one begins, and one when it ends.
+"""Records sessions in a job's history: one command to its scheduler when a session begins, and one at its end.
 
 A session is open to its person only after the first is stored. Connections to one port of a run are one visit, which
 ends when none was open for a while: a page in a browser opens many. A line that breaks is no end: the gateway looks

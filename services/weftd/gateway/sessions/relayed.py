@@ -207,7 +207,7 @@ class SessionLine:
                 await self.tell(SessionTold(lost=True, reason=self.reason))
                 return SessionEnd.BROKEN
             if answer.elsewhere:
-                await self.tell(SessionTold(ended=True, reason="it goes on on another line"))
+                await self.tell(SessionTold(ended=True, reason="it continues on another connection"))
                 return SessionEnd.ELSEWHERE
             if answer.data:
                 data = answer.data[:limit]  # A node that sends more than it was asked for gets no more room by it.

@@ -76,7 +76,7 @@ def _rate(begin: ServedMark, end: ServedMark) -> float:
 
 
 def percentile(buckets: Mapping[int, int], part: float) -> float | None:
-    """The upper end of the bucket in which this percentile lies, in seconds; None of nothing."""
+    """Upper bound of the bucket with this percentile, in seconds; None without requests."""
     wanted = sum(buckets.values()) * part / 100.0
     seen = 0
     for bucket in sorted(buckets):

@@ -70,10 +70,10 @@ def _servers(nats: bool, database: DatabaseView | None, migrations: Sequence[str
         yield _warning("postgres", sentence, "set max_connections higher, or run fewer gateways")
     if database.unsent >= UNSENT_MANY:
         sentence = f"{database.unsent:,} or more events wait to be published"
-        yield _warning("nats", sentence, "see that a scheduler leads and that the stream of NATS takes events")
+        yield _warning("nats", sentence, "check that a scheduler leads and that the NATS stream accepts events")
     if database.asks >= ASKS_MANY:
-        sentence = f"{database.asks:,} or more submissions and asks wait for a scheduler"
-        yield _warning("scheduler", sentence, "see that a scheduler leads")
+        sentence = f"{database.asks:,} or more submissions and commands wait for a scheduler"
+        yield _warning("scheduler", sentence, "check that a scheduler leads")
 
 
 def _services(
@@ -82,7 +82,7 @@ def _services(
     there = {one.service for one in heard if one.ready}
     for service, loss in {**NEEDED, **({"router": ROUTER} if routed else {})}.items():
         if service not in there:
-            yield _problem(service, f"no {service} is there: {loss}", f"start a {service}, or look at its log")
+            yield _problem(service, f"no {service} is running: {loss}", f"start a {service}, or look at its log")
     led = {pool for one in heard for pool in one.leads}
     if "scheduler" in there and (unled := sorted(set(pools) - led)):
         sentence = f"no scheduler leads {plural(len(unled), 'pool')}: {listed(unled, NAMED_MAX)}"
@@ -102,7 +102,7 @@ def _services(
 
 def _nodes(nodes: Sequence[NodeView]) -> Iterator[StatusFinding]:
     if lost := [node.id for node in nodes if not node.ready]:
-        yield _problem("nodes", f"not heard of: {listed(lost, NAMED_MAX)}", "see that its executor runs: weft nodes")
+        yield _problem("nodes", f"no report from: {listed(lost, NAMED_MAX)}", "check its executor: weft nodes")
     if silent := [node.id for node in nodes if node.ready and node.silent_seconds]:
         yield _warning("nodes", f"late with their reports: {listed(silent, NAMED_MAX)}", "weft nodes")
     if full := [node.id for node in nodes if node.use and node.use.disk_full]:

@@ -438,7 +438,7 @@ def _ways(case: Case) -> list[_Way]:
 
 
 def free_of(nodes: Iterable[Node], holding: Iterable[Job]) -> dict[str, Free]:
-    """By node: what is left of those that are ready."""
+    """Free capacity of each ready node."""
     left = {node.id: [node.capacity.cpus, node.capacity.memory] for node in nodes if node.ready}
     for job in holding:
         for allocation in job.placement.allocations if job.placement else ():
@@ -449,7 +449,7 @@ def free_of(nodes: Iterable[Node], holding: Iterable[Job]) -> dict[str, Free]:
 
 
 def less(free: Mapping[str, Free], job: Job, proposal: Proposal) -> dict[str, Free]:
-    """The free room less what the change takes; room that it gives is free only once it was given."""
+    """The free capacity without that of the change. Capacity that the change returns is free only afterwards."""
     assert job.placement is not None
     nodes = {allocation.rank: allocation.node_id for allocation in job.placement.allocations}
     cpus: dict[str, float] = {}

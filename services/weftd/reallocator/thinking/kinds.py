@@ -59,7 +59,7 @@ class Kinds:
         } or {ALIKE: speeds_of(job, role, self._curves)}
 
     def _ratios(self, job_class: str) -> Mapping[str, float]:
-        """By model, how fast one GPU usually is for jobs of the class."""
+        """Usual speed of one GPU of each model for jobs of the class."""
         if job_class not in self._relative:
             self._relative[job_class] = relative_speeds(self.of_nodes.values(), job_class, self._measured)
         return self._relative[job_class]

@@ -1,4 +1,4 @@
-"""What all routers together have seen of each service, and what nodes tell of its replicas.
+"""Requests of each service as counted by all routers, and reports of nodes about its replicas.
 
 A router counts from its start (`boot`) on. The counts of its boots before, and of routers that are gone, are kept, so
 that the totals never fall and neither a restart nor a lost message loses any. All of it is bounded.

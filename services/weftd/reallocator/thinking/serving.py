@@ -31,7 +31,7 @@ TURNS_MAX = 30  # an hour: reductions that follow a growth
 
 
 class ServiceStatus(Struct, frozen=True, kw_only=True):
-    """For people and metrics."""
+    """Status of a service for people and metrics."""
 
     job_id: str
     name: str
@@ -156,7 +156,7 @@ class ServiceScaler:
         return SizedServices(sizes=sizes, shares=shares)
 
     def slices(self, now: float, *, length: int) -> Iterator[SizedServices]:
-        """As `decide`, for so many services at a time."""
+        """Decide like `decide`, for `length` services at a time."""
         silent = self.routed.silent(now=now)
         order = list(self._services.values())
         for begin in range(0, len(order), length):

@@ -95,7 +95,7 @@ class Whereabouts:
         return self._on.get(node_id)
 
     def run(self, key: RunKey) -> ScoredRun | None:
-        """A run on our nodes, or of a job that we lead."""
+        """The run, if it is on our nodes or of a job that we lead."""
         return self._runs.get(key)
 
     def runs_here(self) -> Iterator[ScoredRun]:

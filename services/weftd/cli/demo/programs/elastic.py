@@ -97,7 +97,7 @@ def main() -> int:
     parser.add_argument("--up-to", type=int, metavar="N", help="end once there are N ranks")
     parser.add_argument("--down-to", type=int, metavar="N", help="end once there are N ranks, after there were more")
     parser.add_argument("--after", type=int, metavar="N", help="end no sooner than after there were N ranks")
-    parser.add_argument("--linger", type=float, default=0.0, metavar="SECONDS", help="go on for so long before the end")
+    parser.add_argument("--linger", type=float, default=0.0, metavar="SECONDS", help="seconds to run before the end")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # a rank that has to leave may go at any time
     port = int(os.environ.get("MASTER_PORT", "0"))

@@ -25,13 +25,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def _workload(group: "argparse._ArgumentGroup") -> None:
     source = group.add_mutually_exclusive_group()
     source.add_argument("--trace", type=Path, metavar="FILE", help="CSV file of jobs to replay")
-    source.add_argument("--generate", choices=GENERATORS, help="random jobs of this kind, in place of a trace")
-    group.add_argument("--services", type=Path, metavar="FILE", help="services beside the jobs, or alone (YAML)")
+    source.add_argument("--generate", choices=GENERATORS, help="generate random jobs of this kind instead of a trace")
+    group.add_argument(
+        "--services", type=Path, metavar="FILE", help="file of services to simulate with the jobs, or alone (YAML)"
+    )
     group.add_argument("--hours", type=above_nothing, metavar="H", help="simulated hours of the services (default: 24)")
     group.add_argument("--format", choices=FORMATS, help="format of the trace (default: auto, by its header)")
-    group.add_argument("--limit", type=at_least_one, metavar="N", help="the first N jobs of the trace only")
+    group.add_argument("--limit", type=at_least_one, metavar="N", help="replay only the first N jobs of the trace")
     group.add_argument(
-        "--load", type=above_nothing, metavar="L", help="scale arrivals: 1.0 is as much as the GPUs can do"
+        "--load", type=above_nothing, metavar="L", help="scale arrivals to this load; 1.0 is the capacity of the GPUs"
     )
     group.add_argument(
         "--checkpoints",
@@ -53,16 +55,18 @@ def _workload(group: "argparse._ArgumentGroup") -> None:
 
 
 def _cluster(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument("--nodes", type=at_least_one, metavar="N", help="default: 16")
-    group.add_argument("--gpus-per-node", type=at_least_one, metavar="G", help="default: 4")
-    group.add_argument("--nodes-per-rack", type=at_least_one, metavar="N", help="default: all nodes are in one rack")
+    group.add_argument("--nodes", type=at_least_one, metavar="N", help="number of nodes (default: 16)")
+    group.add_argument("--gpus-per-node", type=at_least_one, metavar="G", help="GPUs per node (default: 4)")
+    group.add_argument(
+        "--nodes-per-rack", type=at_least_one, metavar="N", help="nodes per rack (default: all in one rack)"
+    )
     group.add_argument(
         "--profile", type=Path, metavar="FILE", help="file of the speed of each GPU (default: all the same)"
     )
 
 
 def _policy(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument("--preset", metavar="NAME", help="a whole policy by one name: weft-best")
+    group.add_argument("--preset", metavar="NAME", help="name of a whole policy: weft-best")
     group.add_argument("--order", type=names, metavar="NAME", help="order of the queue (default: priority)")
     group.add_argument("--placement", type=names, metavar="NAME", help="placement policy (default: weft-best)")
     group.add_argument("--backfill", type=names, metavar="NAME", help="backfill policy (default: easy)")
@@ -83,11 +87,16 @@ def _world(group: "argparse._ArgumentGroup") -> None:
     )
     group.add_argument("--move-cost", type=nothing_or_more, metavar="S", help="seconds per move and restart (60)")
     group.add_argument("--start-cost", type=nothing_or_more, metavar="S", help="seconds per first start (0)")
-    group.add_argument("--decide-every", type=nothing_or_more, metavar="S", help="seconds (0: when something happens)")
     group.add_argument(
-        "--patience", type=nothing_or_more, metavar="S", help="nodes may be kept for a job that waited so long (300)"
+        "--decide-every", type=nothing_or_more, metavar="S", help="seconds between decisions (0: at each event)"
     )
-    group.add_argument("--failures", type=nothing_or_more, metavar="PER_NODE_DAY", help="failures of nodes (0)")
+    group.add_argument(
+        "--patience",
+        type=nothing_or_more,
+        metavar="S",
+        help="seconds of waiting after which nodes are kept for a job (300)",
+    )
+    group.add_argument("--failures", type=nothing_or_more, metavar="PER_NODE_DAY", help="number of node failures (0)")
     group.add_argument("--repair", type=nothing_or_more, metavar="S", help="seconds that a failed node is away (3600)")
     group.add_argument(
         "--drift", type=nothing_or_more, metavar="HOURS", help="hours between two changes of all scores (0: none)"
@@ -100,10 +109,13 @@ def _world(group: "argparse._ArgumentGroup") -> None:
 
 def _output(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
-        "--json", type=Path, metavar="OUT", help="every job and all metrics; - for stdout, instead of the table"
+        "--json",
+        type=Path,
+        metavar="OUT",
+        help="JSON file of every job and all metrics; - for stdout, instead of the table",
     )
     group.add_argument("--report", type=Path, metavar="OUT", help="HTML file of results, with charts, to write")
-    group.add_argument("--quiet", action="store_true", help="no progress bar")
+    group.add_argument("--quiet", action="store_true", help="show no progress bar")
 
 
 # values

@@ -352,7 +352,7 @@ class DockerRuntime:
         egress, why = await find_egress(self._engine, settings)
         if egress is None or settings.job_network == HOST_NETWORK:
             self.not_enforced += ("egress",)
-            logger.warning("what jobs send is not limited here: %s", why or "they have the network of their host")
+            logger.warning("egress of jobs is not limited here: %s", why or "jobs use the network of their host")
         else:
             logger.info("what jobs send is limited by the %s way", egress.way)
         safe = safe_update(gpus=self._node.gpus or (), injection=self._injection)
@@ -393,7 +393,7 @@ class DockerRuntime:
             try:
                 await self._images.sweep(now=time.time())
             except (RuntimeUnavailableError, OSError) as error:
-                logger.warning("images are not looked at now: %s", error)
+                logger.warning("unused images are not removed now: %s", error)
             await asyncio.sleep(SWEEP_SECONDS)
 
     async def _look(self) -> None:

@@ -128,7 +128,7 @@ class _Fold:
         self._saved = 0.0
 
     def take(self, event: Event) -> None:
-        """A time that goes back counts as the last one."""
+        """A time before the last one counts as the last one."""
         at = max(self._at, round(event.at * 1e6))
         self._until(at)
         kind, data = JobEvent(event.event), _DATA.decode(event.data)

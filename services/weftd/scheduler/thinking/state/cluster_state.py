@@ -174,7 +174,7 @@ class ClusterState:
             self.pool.free_capacity.model_speeds = self.score_cache.model_speeds
 
     def limit(self, quotas: Sequence[Quota], now: float) -> None:
-        """These quotas are in force from now on, and no others."""
+        """Replace the quotas in force."""
         self.quotas.adopt(quotas, [self.jobs[job_id] for job_id in sorted(self.pool.runs.holding)])
         self.waitlist.by_quota(self.quotas.on, self.jobs.values(), now)
 
@@ -372,7 +372,7 @@ class ResizeCandidates:
         self.serving: set[str] = set()
 
     def note(self, job: Job, *, on_model: str = "") -> None:
-        """The job is as given now. One that restarts to take another size does so only if that was asked for.
+        """Replace the job by this state of it. A job that restarts with another size does so only on request.
         `on_model`: the model of most of its GPUs."""
         self.changing.discard(job.id)
         self.shrinking.discard(job.id)

@@ -104,7 +104,7 @@ class Ranks(Struct, frozen=True):
 
     @property
     def exit_code(self) -> int | None:
-        """The first status that is not 0; else 0 if any ended; else None."""
+        """The first exit status that is not 0; otherwise 0 if a run ended; otherwise None."""
         codes = [run.exit_code for run in self.seen if run is not None and run.exit_code is not None]
         return next((code for code in codes if code), 0 if codes else None)
 

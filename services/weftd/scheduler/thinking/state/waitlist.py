@@ -119,7 +119,7 @@ class Waitlist:
             heapify(self._promotions)
 
     def by_quota(self, on: bool, jobs: Iterable[Job], now: float) -> None:
-        """Quotas are in force, or not any more; `jobs`: all that may wait. Each needs a new reason."""
+        """Switch quotas on or off; `jobs`: all jobs that may wait. Each needs a new reason."""
         waiting = [job for job in jobs if job.id in self.queue]
         self._by_quota = on
         self.queue = Queue(self.queue.order, by_tenant=on)
