@@ -39,6 +39,13 @@ MUTANTS = (
         tests=("tests/unit/test_one_engine.py",),
     ),
     Mutant(
+        path="libs/weft/planning/moves.py",
+        old="return only_on(as_placed, candidate.model) if candidate.model else as_placed",
+        new="return as_placed",
+        breaks="A move takes a job from the model that the partition planner chose, which takes it back.",
+        tests=("tests/unit/test_model_owner.py",),
+    ),
+    Mutant(
         path="libs/weft/planning/scheduling_pass.py",
         old=('        if demand.pinned and self._rule != "none":\n            return\n'),
         new="",

@@ -9,6 +9,9 @@ gains is the time that better GPUs, or GPUs nearer to each other, save for as lo
 longer than HORIZON_S: by then moves will have been decided many times more. Jobs that hold shares of GPUs stay where
 they are: who is beside them changes more often than a move pays. If it is not known how long a job still runs, it is
 assumed to run as long again as it has run: the heavier the tail of durations, the truer (the Lindy effect).
+
+The partition planner alone changes the model of a job for which it chose one: such a job moves only among the GPUs of
+that model. Otherwise the two could undo each other's decisions, at the price of a restart each.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +29,7 @@ from weft.planning.finding import Place, find, fits_there
 from weft.planning.order import Key
 from weft.planning.policy import GAINFUL, Policy
 from weft.planning.queue import Place as PlaceInOrder
-from weft.planning.resource_request import PlacementRequest, ResourceRequest, with_gpus
+from weft.planning.resource_request import PlacementRequest, ResourceRequest, only_on, with_gpus
 from weft.planning.scores import TYPICAL, GpuKey
 
 HORIZON_S = 7200.0
@@ -63,7 +66,8 @@ class Move(Struct, frozen=True):
 
 class Candidate(Struct, frozen=True, kw_only=True):
     """A running job that may move. `cost_s`: the cost of a move besides `MoveRules.cost_seconds`; `stop_s`: the time in
-    which the job stops; `epoch`: the number of stops before; `since`: the time at which it got its place.
+    which the job stops; `epoch`: the number of stops before; `since`: the time at which it got its place. `model`: the
+    model of GPUs that the partition planner chose for it, which no move changes; empty if none.
 
     It is expected to run until `ends`, or, with None, for as long again as it has run since `began`.
     """
@@ -76,6 +80,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     since: float
     began: float
     ends: float | None
+    model: str = ""
 
     def left_s(self, now: float) -> float:
         return max(0.0, now - self.began if self.ends is None else self.ends - now)
@@ -265,7 +270,7 @@ class Moves:
         return _Chance(
             version=version,
             candidate=candidate,
-            part=1.0 - self._fastest_of(asked.job_class) / self._fastest_model(job_id, asked) / slowdown,
+            part=1.0 - self._fastest_of(asked.job_class) / self._fastest_model(job_id, candidate, asked) / slowdown,
             needed=self._rules.margin * cost_s,
             not_before=candidate.since + REST * cost_s if candidate.epoch else -inf,
         )
@@ -277,7 +282,7 @@ class Moves:
         slowdown = self._cluster.free_capacity.slowdown(candidate.allocations, asked)
         return Movable(
             job_id=job_id,
-            resource_request=self._cluster.as_placed(job_id),
+            resource_request=self._request(job_id, candidate),
             asked=asked,
             allocations=candidate.allocations,
             gpus=candidate.gpus,
@@ -292,10 +297,15 @@ class Moves:
             self._fastest[job_class] = min([TYPICAL, *scores.values()])  # a GPU without a score counts as typical
         return self._fastest[job_class]
 
-    def _fastest_model(self, job_id: str, asked: PlacementRequest) -> float:
+    def _request(self, job_id: str, candidate: Candidate) -> ResourceRequest:
+        """The request for the ranks that the job has, on GPUs of the model that was chosen for it."""
+        as_placed = self._cluster.as_placed(job_id)
+        return only_on(as_placed, candidate.model) if candidate.model else as_placed
+
+    def _fastest_model(self, job_id: str, candidate: Candidate, asked: PlacementRequest) -> float:
         """The speed of the fastest model that the job may have, in parts of the fastest of all."""
         speeds = self._cluster.free_capacity.speeds_for(asked)
-        requests = [want.request for want in self._cluster.as_placed(job_id) if speeds and with_gpus(want.request)]
+        requests = [want.request for want in self._request(job_id, candidate) if speeds and with_gpus(want.request)]
         suited = [speed for model, speed in speeds.items() if all(one.may_have(model) for one in requests)]
         return max(suited, default=1.0)
 

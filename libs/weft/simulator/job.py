@@ -388,6 +388,7 @@ class SimulatedJob:
             since=self.settled_at,
             began=self.since - self.attained_s,
             ends=ends,
+            model=self.model if self.planned else "",
         )
 
     def lose(self, *, stopped: bool, else_every_s: float = 0.0) -> None:

@@ -261,6 +261,7 @@ class PoolNow:
             since=job.held_since,
             began=job.held_since - job.attained_seconds,
             ends=ends_at(job),
+            model=job.gpu_model,
         )
 
     def place_in_order(self, job_id: str) -> PlaceInOrder:
