@@ -39,6 +39,13 @@ MUTANTS = (
         tests=("tests/unit/test_one_engine.py",),
     ),
     Mutant(
+        path="libs/weft/simulator/pool.py",
+        old="each = structs.replace(each, models=models, excluded=excluded)",
+        new="each = structs.replace(each, models=models)",
+        breaks="The simulator gives a job GPUs of a model that it excludes, as the scheduler does not.",
+        tests=("tests/unit/test_one_engine.py",),
+    ),
+    Mutant(
         path="libs/weft/planning/moves.py",
         old="return only_on(as_placed, candidate.model) if candidate.model else as_placed",
         new="return as_placed",

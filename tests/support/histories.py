@@ -1,6 +1,7 @@
-"""Random histories of a cluster: jobs arrive, fail, resize live, move; services are scaled and updated."""
+"""Random histories of a cluster: jobs arrive, fail, resize live, move, and choose among models of GPUs; services are
+scaled and updated."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
 from msgspec import Struct, structs
@@ -10,9 +11,12 @@ from weft.domain.quotas import ALL, Quota
 from weft.domain.shares import WHOLE
 from weft.planning.moves import MoveRules
 from weft.planning.policy import BACKFILLS, ORDERS, Policy
-from weft.simulator.model import Cluster
+from weft.simulator.model import Cluster, NodeGroup
 from weft.simulator.workload import Ask, Elastic, ServiceSize, TraceJob
+from weft.variability.models import ModelRatio, WorkloadRatios
 
+MODELS = ("M1", "M2", "M3")  # nothing is known of these but what a history says
+WORKLOAD = "drawn"
 STAY = MoveRules(on=False, cost_seconds=0.0)
 
 
@@ -24,10 +28,17 @@ class History(Struct, frozen=True, kw_only=True):
     failures: tuple[tuple[float, str], ...] = ()  # when a job fails, if it runs then
     penalty: float = 1.0
     moves: MoveRules = STAY
+    model_ratios: tuple[WorkloadRatios, ...] | None = None
 
 
 def drawn(
-    seed: int, *, elastic: bool = True, moves: bool = True, services: bool = True, groups: bool = True
+    seed: int,
+    *,
+    elastic: bool = True,
+    moves: bool = True,
+    services: bool = True,
+    groups: bool = True,
+    models: bool = True,
 ) -> History:
     dice = Random(seed)
     cluster = Cluster(nodes=dice.randint(1, 5), gpus_per_node=dice.choice((1, 2, 4, 8)))
@@ -56,6 +67,7 @@ def drawn(
     quotas = _quotas(dice, jobs, cluster.gpus)
     rigid = History(jobs=tuple(jobs), cluster=cluster, policy=policy, quotas=quotas, failures=_failures(dice, jobs))
     history = _made_elastic(rigid, Random(-1 - seed)) if elastic else rigid
+    history = _of_models(history, Random(f"models {seed}")) if models and seed % 5 == 0 else history
     history = _made_uneven(history, Random(f"uneven {seed}")) if moves and seed % 2 else history
     history = grouped(history, Random(f"groups {seed}")) if groups and seed % 3 == 0 else history
     return with_services(history, Random(f"services {seed}")) if services and seed % 4 == 0 else history
@@ -112,6 +124,41 @@ def with_services(history: History, dice: Random) -> History:
             )
         )
     return structs.replace(history, jobs=tuple(sorted((*history.jobs, *found), key=lambda job: job.arrival_s)))
+
+
+def _of_models(history: History, dice: Random) -> History:
+    """Nodes have GPUs of several models, which are not equally fast; some rigid jobs name models, or exclude one."""
+    models = MODELS[: dice.choice((2, 3))]
+    cluster = structs.replace(history.cluster, nodes=max(history.cluster.nodes, len(models)))
+    ends = [0, *sorted(dice.sample(range(1, cluster.nodes), len(models) - 1)), cluster.nodes]
+    groups = tuple(
+        NodeGroup(nodes=end - begin, gpus_per_node=cluster.gpus_per_node, model=model)
+        for model, begin, end in zip(models, ends, ends[1:], strict=False)
+    )
+    times = [dice.choice((0.5, 2.0)), *(dice.choice((0.5, 1.0, 2.0)) for _ in models[2:])]
+    ratios = tuple(ModelRatio("", model, models[0], each) for model, each in zip(models[1:], times, strict=True))
+    of_model = {group.model: group.nodes * group.gpus_per_node for group in groups}
+    return structs.replace(
+        history,
+        jobs=tuple(_with_alternatives(job, of_model, dice) for job in history.jobs),
+        cluster=structs.replace(cluster, groups=groups),
+        model_ratios=(WorkloadRatios(workload=WORKLOAD, ratios=ratios),),
+    )
+
+
+def _with_alternatives(job: TraceJob, gpus_of: Mapping[str, int], dice: Random) -> TraceJob:
+    """The models that the job names hold it, if need be together."""
+    job = structs.replace(job, model=WORKLOAD, estimate_s=None)
+    order = dice.sample(sorted(gpus_of), len(gpus_of))
+    count, excludes = dice.choice((0, 0, 1, 2)), dice.random() < 0.2
+    if job.elastic is not None or not count:
+        return job
+    if excludes:
+        rest = sum(gpus_of.values()) - gpus_of[order[0]]
+        return structs.replace(job, gpu_models_excluded=(order[0],)) if rest >= job.gpus else job
+    named = order[:count]
+    enough = sum(gpus_of[model] for model in named) >= job.gpus
+    return structs.replace(job, gpu_models=tuple(named)) if enough else job
 
 
 def _made_uneven(history: History, dice: Random) -> History:

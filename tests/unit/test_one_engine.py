@@ -9,7 +9,8 @@ done, and when it looks at its cluster; the core looks at the same times. In mos
 start with as many ranks as fit, grow to their size and onto GPUs that idle, and give ranks back. Every size, every rank
 that joins or leaves, and its GPU, is the same in both. In half of the histories GPUs differ in speed, and jobs move:
 which job, when, whereto, and what is kept for it meanwhile are the same. In a quarter of the histories there are
-services: they are scaled and updated, and are over in the end. Their replicas join, leave, and give way alike.
+services: they are scaled and updated, and are over in the end. Their replicas join, leave, and give way alike. In a
+fifth of the histories nodes have GPUs of several models: which model a job gets, at first and by a move, is the same.
 
 No history has these, which the simulator lacks: more than one role, shares, pins, loans to services, other asks of a
 user, and a stop that is not over in the same moment. Nodes do not fail here, nor do jobs that resize live: the core
@@ -32,7 +33,7 @@ from tests.support.nodes import ScriptedNode
 from tests.support.scheduler import World as LiveWorld
 from tests.support.tier import of_tier
 from tests.support.topologies import topology
-from weft.domain.classes import CLASS_LABEL
+from weft.domain.classes import CLASS_LABEL, WORKLOAD_LABEL
 from weft.domain.job import Allocation, JobState
 from weft.domain.spec import Retries
 from weft.messages.asks import AskKind
@@ -41,7 +42,7 @@ from weft.planning.policy import Policy
 from weft.simulator.engine import Simulation
 from weft.simulator.event_queue import What
 from weft.simulator.model import Cluster, World
-from weft.simulator.pool import node_id
+from weft.simulator.pool import node_id, node_number
 from weft.simulator.workload import TraceJob, Workload
 from weftd.scheduler.thinking.core_settings import Settings
 
@@ -78,6 +79,7 @@ class _Watched(Simulation):
             stop_s=0.0,
             quotas=history.quotas,
             moves=history.moves,
+            model_ratios=history.model_ratios,
         )
         super().__init__(Workload(name="drawn", jobs=history.jobs), history.cluster, history.policy, world)
         self.seen: list[tuple[frozenset[str], frozenset[str], Seen]] = []
@@ -129,10 +131,17 @@ class _Live:
 
     def __init__(self, history: History) -> None:
         self._jobs = list(history.jobs)
-        has = structs.replace(
-            capacity(gpus=history.cluster.gpus_per_node, cpus=1024), topology=history.cluster.topology
-        )
-        nodes = [ScriptedNode(node_id(number), has) for number in range(history.cluster.nodes)]
+        cluster = history.cluster
+        nodes = [
+            ScriptedNode(
+                node_id(number),
+                structs.replace(
+                    capacity(gpus=cluster.gpus_per_node, cpus=1024, model=cluster.group_of(number).model),
+                    topology=cluster.topology,
+                ),
+            )
+            for number in range(cluster.nodes)
+        ]
         settings = Settings(
             policy=history.policy,
             locality_penalty=history.penalty,
@@ -144,6 +153,7 @@ class _Live:
         self._world = LiveWorld(*nodes, settings=settings)
         self._world.core.cluster_state.limit(history.quotas, 0.0)
         self._world.core.cluster_state.rescore(_scores(history.cluster))
+        self._world.core.cluster_state.learn_ratios(history.model_ratios or ())
         self._over: set[str] = set()
         self._services = {job.id: job.service.asks for job in self._jobs if job.service is not None}
         self._asks = sorted(
@@ -198,10 +208,12 @@ class _Live:
         spec: dict[str, Any] = {
             "priority": job.priority,
             "grace": "0s",
-            "labels": {CLASS_LABEL: job.job_class},
+            "labels": {CLASS_LABEL: job.job_class} | ({WORKLOAD_LABEL: job.model} if job.model else {}),
             "role": {"cpus": 1, "memory": "1MiB"},
             "retries": {"max": 1000},
         }
+        if named := [*job.gpu_models, *(f"!{model}" for model in job.gpu_models_excluded)]:
+            spec["gpu_model"] = named
         if job.estimate_s is not None:
             spec["time_limit"] = f"{job.estimate_s:g}s"
         if job.checkpoint_s is not None:
@@ -276,7 +288,7 @@ def test_the_scheduler_and_the_simulator_decide_alike(chunk: int) -> None:
 
 @pytest.mark.parametrize("seed", FOUND)
 def test_the_histories_in_which_they_once_differed_or_never_ended(seed: int) -> None:
-    assert next(differences(drawn(seed, services=False, groups=False)), None) is None
+    assert next(differences(drawn(seed, services=False, groups=False, models=False)), None) is None
 
 
 @pytest.mark.parametrize("seed", FOUND_WITH_SERVICES)
@@ -288,7 +300,7 @@ def test_the_histories_with_services_in_which_they_once_differed(seed: int) -> N
 def test_the_scheduler_and_the_simulator_choose_the_same_gpus_by_their_links(name: str) -> None:
     chosen = set()
     for seed in range(20):
-        history = drawn(seed, moves=False, services=False, groups=False)
+        history = drawn(seed, moves=False, services=False, groups=False, models=False)
         jobs = tuple(structs.replace(job, gpus=min(job.gpus, 8), estimate_s=None) for job in history.jobs)
         cluster = Cluster(nodes=history.cluster.nodes, gpus_per_node=8, topology=topology(name))
         policy = Policy(history.policy.order, "weft-best", history.policy.backfill)
@@ -309,7 +321,9 @@ def test_histories_in_which_they_differed_once(seed: int) -> None:
     assert (
         next(
             differences(
-                structs.replace(drawn(seed, elastic=False, moves=False, services=False, groups=False), failures=())
+                structs.replace(
+                    drawn(seed, elastic=False, moves=False, services=False, groups=False, models=False), failures=()
+                )
             ),
             None,
         )
@@ -321,12 +335,13 @@ def test_histories_in_which_they_differed_once(seed: int) -> None:
 def test_histories_of_the_night_in_which_they_differed_once(seed: int) -> None:
     """2477: room that is about to be free, in an order that pre-empts nobody. The others: a time, or an attained
     service, was off by the rounding error of a sum."""
-    assert next(differences(drawn(seed, moves=False, services=False, groups=False)), None) is None
+    assert next(differences(drawn(seed, moves=False, services=False, groups=False, models=False)), None) is None
 
 
 def test_a_tier_changes_in_both_at_the_same_microsecond() -> None:
     """History 50: the core missed the time by the rounding error of a sum, and let a job run on."""
-    assert next(differences(drawn(50, elastic=False, moves=False, services=False, groups=False)), None) is None
+    history = drawn(50, elastic=False, moves=False, services=False, groups=False, models=False)
+    assert next(differences(history), None) is None
 
 
 def test_histories_have_what_they_are_to_compare() -> None:
@@ -357,3 +372,26 @@ def test_histories_have_what_they_are_to_compare() -> None:
     assert min(failures, stops, keeps, grown, shrinks, beyond, moves, scaled) > 20
     assert across > 10, "jobs that move together"
     assert updated > 5, "new revisions of services"
+
+
+def test_histories_of_several_models_have_what_they_are_to_compare() -> None:
+    named = other_model = 0
+    for seed in range(40, 100, 5):
+        history = drawn(seed)
+        simulated = _Watched(history)
+        simulated.run()
+        named += sum(bool(job.gpu_models or job.gpu_models_excluded) for job in history.jobs)
+        for places in _places(simulated):
+            had, has = ({history.cluster.group_of(node).model for node in nodes} for nodes in places)
+            other_model += had.isdisjoint(has)
+    assert named > 20, "jobs that name models or exclude one"
+    assert other_model > 10, "jobs that begin again on another model"
+
+
+def _places(simulated: _Watched) -> Iterator[tuple[set[int], set[int]]]:
+    """The nodes of each job of one size, by number, before and after each time that it began again."""
+    for job in simulated._jobs:
+        places = [seen.held[job.trace.id] for *_, seen in simulated.seen if job.trace.id in seen.held]
+        if job.trace.elastic is None and job.serves is None:
+            nodes = [{node_number(name) for name, _ in place} for place in places]
+            yield from ((had, has) for had, has in pairwise(nodes) if had != has)

@@ -48,6 +48,7 @@ class _TraceCluster(SimulatedCluster):
             return Demand(job.resource_request, 0, None) if self._sizing.sizes.get(job_id) else None
         may_fit = job.gpus_needed <= self._running.free or self._order.tier is not None
         shorter_behind = lasts is not None and not self._order.by_left  # an order by remaining time tried them first
+        models = job.trace.gpu_models
         return Demand(
             job.resource_request,
             job.gpus_needed,
@@ -55,6 +56,7 @@ class _TraceCluster(SimulatedCluster):
             may_fit=may_fit or self.quotas.on or bool(self._running.live),
             shorter_behind=shorter_behind,
             tenant=job.trace.tenant,
+            model=models[0] if len(models) == 1 else None,
             spare_use=self.spare_use(job),
         )
 

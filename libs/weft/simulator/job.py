@@ -148,7 +148,11 @@ class SimulatedJob:
         if self.serves is not None:
             self.gpus_needed = size * self.trace.gpus
             return
-        self.resource_request = shape_of(size) if elastic is None else elastic_shape(elastic, size)
+        if elastic is None:
+            models, excluded = self.trace.gpu_models, self.trace.gpu_models_excluded
+            self.resource_request = shape_of(size, models=models, excluded=excluded)
+        else:
+            self.resource_request = elastic_shape(elastic, size)
         self.gpus_needed = size if elastic is None else size * int(elastic.each[0])
         self.speed = 1.0 if elastic is None else elastic.speed(size, self.model)
 

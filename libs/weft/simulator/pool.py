@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
+from msgspec import structs
+
 from weft.domain.cluster import Capacity, Gpu, Node, Request
 from weft.domain.job import Allocation
 from weft.planning.capacity import FreeCapacity, Placer
@@ -79,9 +81,12 @@ def by_gpu(scores: tuple[float, ...], gpus_per_node: int) -> dict[GpuKey, float]
     return {(node_id(number // gpus_per_node), number % gpus_per_node): score for number, score in enumerate(scores)}
 
 
-def shape_of(gpus: int) -> ResourceRequest:
-    """A gang of so many ranks with one GPU each, wherever they are."""
-    return (RoleRequest(ROLE, gpus, gpus, PER_REPLICA),)
+def shape_of(gpus: int, *, models: tuple[str, ...] = (), excluded: tuple[str, ...] = ()) -> ResourceRequest:
+    """A gang of `gpus` ranks with one GPU each, wherever they are: of these models, or of any but the excluded."""
+    each = PER_REPLICA
+    if models or excluded:
+        each = structs.replace(each, models=models, excluded=excluded)
+    return (RoleRequest(ROLE, gpus, gpus, each),)
 
 
 def elastic_shape(elastic: Elastic, size: int, model: str = "", *, least: int | None = None) -> ResourceRequest:

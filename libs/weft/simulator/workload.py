@@ -78,9 +78,10 @@ class TraceJob(Struct, frozen=True, kw_only=True):
     its user's estimate of that. `checkpoint_s`: the work between two checkpoints; 0: it writes one when it is stopped;
     None: it writes none, and begins again. `share`: the part of one GPU that it asked for, if less than a whole one (it
     gets a whole one). `gpus`: how many GPUs it asks for, one a replica unless `elastic` has other replicas.
-    `service`: the job is a service, `gpus` are those of each replica, and it ends `work_s` after its arrival.
-    `started_s`: when it started in the cluster that the trace is of, where that is told; the simulation does not go by
-    it.
+    `gpu_models`: the models of which the GPUs of a job of one size may be, the preferred one first; empty: any but
+    those of `gpu_models_excluded`. `model`: its workload. `service`: the job is a service, `gpus` are those of each
+    replica, and it ends `work_s` after its arrival. `started_s`: when it started in the cluster that the trace is of,
+    where that is told; the simulation does not go by it.
     """
 
     id: str
@@ -92,6 +93,8 @@ class TraceJob(Struct, frozen=True, kw_only=True):
     tenant: str = "default"
     priority: int = 0
     model: str = ""
+    gpu_models: tuple[str, ...] = ()
+    gpu_models_excluded: tuple[str, ...] = ()
     estimate_s: float | None = None
     share: float | None = None
     elastic: Elastic | None = None
