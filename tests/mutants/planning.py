@@ -53,6 +53,20 @@ MUTANTS = (
         tests=("tests/unit/test_model_owner.py",),
     ),
     Mutant(
+        path="libs/weft/planning/awaiting/__init__.py",
+        old="if waited_s + at - self._now <= saves_s / MARGIN and (",
+        new="if (",
+        breaks="A job waits for a faster model longer than that saves.",
+        tests=("tests/unit/test_model_choice.py",),
+    ),
+    Mutant(
+        path="libs/weft/planning/awaiting/__init__.py",
+        old="free_capacity.take_all(place if fits_there(free_capacity, place) else ())",
+        new="pass",
+        breaks="Two jobs wait for the same GPUs of a faster model.",
+        tests=("tests/unit/test_model_choice.py",),
+    ),
+    Mutant(
         path="libs/weft/planning/scheduling_pass.py",
         old=('        if demand.pinned and self._rule != "none":\n            return\n'),
         new="",

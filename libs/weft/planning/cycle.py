@@ -14,7 +14,9 @@ from typing import Protocol
 
 from msgspec import structs
 
+from weft.domain.job import Allocation
 from weft.health.spares import SpareUse
+from weft.planning.awaiting import Awaiting
 from weft.planning.backfill import Ending
 from weft.planning.capacity import FreeCapacity
 from weft.planning.finding import Place, find
@@ -25,7 +27,7 @@ from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.quota.ranks import is_inside
 from weft.planning.reserving import nodes_to_keep
 from weft.planning.resource_request import PlacementRequest, ResourceRequest, smallest
-from weft.planning.scheduling_pass import Clears, Demand, Held, InVain, SchedulingPass, Starts, Waits
+from weft.planning.scheduling_pass import Awaits, Clears, Demand, Held, InVain, SchedulingPass, Starts, Waits
 from weft.planning.surplus import Surplus, surplus_for
 from weft.planning.tiers import has_lasted
 
@@ -35,7 +37,7 @@ RECLAIMS_MAX = 32  # waiting jobs inside a guarantee for which room is looked fo
 PROMISES_MAX = 16  # jobs ahead for which room is being made that are minded when more is made
 
 Nodes = tuple[str, ...]
-Decision = Starts | Held | Clears | InVain | Waits
+Decision = Starts | Held | Clears | InVain | Waits | Awaits
 
 
 class Cluster(Protocol):
@@ -86,6 +88,10 @@ class Cluster(Protocol):
     # jobs that run
 
     def endings(self) -> Sequence[Ending]: ...
+    def held(self, job_id: str) -> Sequence[Allocation]:
+        """The allocations of a running job."""
+        ...
+
     def may_leave(self, job_id: str, demand: Demand, *, fresh: bool) -> Sequence[Holder]:
         """Holders that are about to be free, and those that the order pre-empts for a waiting job. `fresh`: those, too,
         that have not run for long enough."""
@@ -188,6 +194,7 @@ class Cycle:
             fits_empty=self._blocks_others,
             filling=lambda: self._policy.filling(now=now, free=cluster.gpus_free, endings=cluster.endings),
             clear=self._clear,
+            awaits=Awaiting(cluster, now, closed_to=self.closed_to).awaits,
         )
         with ExitStack() as closed:  # reserved nodes take no jobs as long as the walk lasts
             for decision in scheduling_pass:

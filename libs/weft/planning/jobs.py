@@ -63,6 +63,7 @@ def wants_of(job: Job, resource_request: ResourceRequest, lasts_s: float | None)
         preemptible=job.spec.preemptible,
         model=job.spec.only_model,
         spare_use=spare_use(job),
+        checkpoints=lost_seconds(job.spec) is not None,
     )
 
 

@@ -19,10 +19,10 @@ from weft.planning.resource_request import ResourceRequest, gpus_in, gpus_of, sm
 class Demand(Struct, frozen=True):
     """Demand of a waiting job in a scheduling pass.
 
-    `gpus`: how many start it; `lasts_s` None: unknown. `may_fit` is false where the caller knows, without looking for
-    a place, that there is none. `shorter_behind`: jobs behind it in its group may last less than it does. `pinned`: it
-    can use only the node that it is pinned to. `held`: quotas hold it and all of its group back: it starts not now,
-    whatever is free, and blocks no other.
+    `gpus`: how many start it; `lasts_s` None: unknown. `may_fit` is false where the caller knows, without looking for a
+    place, that there is none. `shorter_behind`: jobs behind it in its group may last less than it does. `pinned`: it
+    can use only the node that it is pinned to. `checkpoints`: it writes them, so it may move later. `held`: quotas hold
+    it and all of its group back: it starts not now, whatever is free, and blocks no other.
     """
 
     resource_request: ResourceRequest
@@ -36,11 +36,23 @@ class Demand(Struct, frozen=True):
     preemptible: bool = True
     model: str | None = None
     spare_use: SpareUse = SpareUse.NEVER
+    checkpoints: bool = False
 
 
 class Starts(Struct, frozen=True):
     job_id: str
     place: Place
+
+
+class Awaits(Struct, frozen=True):
+    """The job could start now. It waits for GPUs of a faster model, which are expected at `at` and no later than
+    `until`, and save it `saves_s`; it is in nobody's way meanwhile."""
+
+    job_id: str
+    model: str
+    at: float
+    until: float
+    saves_s: float
 
 
 class Held(Struct, frozen=True):
@@ -85,8 +97,9 @@ class SchedulingPass:
 
     `wants(job_id)` is None for a job that is not to be placed now and blocks no other. `find(job_id, shape)` looks for
     a place; `fits_empty(shape)`: whether there would be one if all nodes were empty. `clear(job_id, wants)`: what gives
-    way to a job whose turn it is and that has no place; it starts at once if that leaves room at once. `filling()`
-    makes the backfill, at the first job that does not start.
+    way to a job whose turn it is and that has no place; it starts at once if that leaves room at once. `awaits(job_id,
+    wants, place)`: the faster model for which a job should wait that could start there, while no job is ahead that
+    waits for room. `filling()` makes the backfill, at the first job that does not start.
     """
 
     def __init__(
@@ -99,6 +112,7 @@ class SchedulingPass:
         fits_empty: Callable[[ResourceRequest], bool],
         filling: Callable[[], Backfill],
         clear: Callable[[str, Demand], Clears | InVain | None] = lambda *_: None,
+        awaits: Callable[[str, Demand, Place], Awaits | None] = lambda *_: None,
     ) -> None:
         self.ahead = ""
         self.over = False
@@ -110,12 +124,13 @@ class SchedulingPass:
         self._fits_empty = fits_empty
         self._filling = filling
         self._clear = clear
+        self._awaits = awaits
 
     def stop(self) -> None:
         """End the walk after the decision yielded last."""
         self.stopped = True
 
-    def __iter__(self) -> Iterator[Starts | Held | Clears | InVain | Waits]:
+    def __iter__(self) -> Iterator[Starts | Held | Clears | InVain | Waits | Awaits]:
         backfill: Backfill | None = None
         while not (self.over or self.stopped) and (job_id := self._served.next()) is not None:
             demand = self._demand(job_id)
@@ -131,6 +146,10 @@ class SchedulingPass:
             place: Place | None = None
             if its_turn and demand.may_fit:
                 place = self._find(job_id, _as_much_as_may_start(demand, limits))
+            if place and not self.ahead and (waits := self._awaits(job_id, demand, place)) is not None:
+                yield waits
+                self._served.passed()
+                continue
             in_the_way = bool(place) or self._fits_empty(demand.resource_request)
             if not place and its_turn and in_the_way and (clears := self._clear(job_id, demand)) is not None:
                 yield clears

@@ -16,7 +16,7 @@ from weft.planning.queue import Rank, Served, ServedAt
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.replicas import Leaves, Replicas, RunningService
 from weft.planning.resource_request import PlacementRequest, ResourceRequest, gpus_least
-from weft.planning.scheduling_pass import Clears, Demand, Starts
+from weft.planning.scheduling_pass import Awaits, Clears, Demand, Starts
 from weft.planning.surplus import Surplus, surplus_in
 from weft.simulator.job import SimulatedJob
 from weft.simulator.lives import Lives
@@ -119,6 +119,9 @@ class SimulatedCluster:
 
     def endings(self) -> Sequence[Ending]:
         return self._running.endings
+
+    def held(self, job_id: str) -> Sequence[Allocation]:
+        return self.jobs[job_id].allocations
 
     def may_leave(self, job_id: str, demand: Demand, *, fresh: bool) -> list[Holder]:
         del fresh
@@ -259,6 +262,8 @@ class SimulatedCluster:
             self._starting.append(job)
         elif isinstance(decision, Clears):
             self._clear(decision.selection)
+        elif isinstance(decision, Awaits):
+            self.lives.looks_for_moves(decision.until)
 
     def _clear(self, selection: VictimSelection) -> None:
         """Jobs, or ranks of jobs, give way, as far as they do not leave already."""

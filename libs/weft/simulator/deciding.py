@@ -58,6 +58,7 @@ class _TraceCluster(SimulatedCluster):
             tenant=job.trace.tenant,
             model=models[0] if len(models) == 1 else None,
             spare_use=self.spare_use(job),
+            checkpoints=job.trace.checkpoint_s is not None,
         )
 
     def find(self, job_id: str, resource_request: ResourceRequest) -> Place | None:

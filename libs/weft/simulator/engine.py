@@ -71,7 +71,7 @@ class Simulation:
             order=policy.ordering,
             world=world,
             truth=truth,
-            foreseen=policy.backfill != "none",
+            foreseen=policy.backfill != "none" or world.model_ratios is not None,
             keep_spells=keep_spells,
             quotas=quotas,
             some_live=any(job.live for job in self._jobs),

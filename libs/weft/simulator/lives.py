@@ -52,7 +52,7 @@ class Lives:
         self._order = order
         self._world = world
         self._truth = truth
-        self._foreseen = foreseen  # whether some policy asks when jobs end
+        self._foreseen = foreseen  # true if some decision asks when jobs end
         self._keep_spells = keep_spells
 
     def wait(self, job: SimulatedJob, now: float) -> None:

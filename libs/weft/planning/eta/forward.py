@@ -26,7 +26,7 @@ from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.queue import place_of
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.reserving import PATIENCE_SECONDS
-from weft.planning.scheduling_pass import Clears, Held, InVain, Starts, Waits
+from weft.planning.scheduling_pass import Awaits, Clears, Held, InVain, Starts, Waits
 from weft.planning.surplus import STARVED_SECONDS
 
 LOOKS_EXACT = 1_500  # decisions of one forward look in the real room, and how many
@@ -279,6 +279,8 @@ class _Scenario:
         for decision in self._cycle.decide(cluster.now):
             is_search = False
             match decision:
+                case Awaits():
+                    pass  # it is in nobody's way
                 case Waits():
                     passed_over |= bool(decision.ahead)
                 case InVain():

@@ -237,6 +237,9 @@ class ProjectedCluster:
     def endings(self) -> Sequence[Ending]:
         return sorted(Ending(max(self.now, one.at_s), one.gpus, one.job_id) for one in self._limits.values())
 
+    def held(self, job_id: str) -> Sequence[Allocation]:
+        return self.runs[job_id].place if self.space.is_exact else ()
+
     def may_leave(self, job_id: str, demand: Demand, *, fresh: bool) -> list[Holder]:
         if self.order.tier is None or not self.space.is_exact:
             return []

@@ -83,6 +83,7 @@ class WaitingJob(Struct, frozen=True, kw_only=True):
             preemptible=self.preemptible,
             model=self.model,
             spare_use=self.spare_use,
+            checkpoints=self.standing.checkpoints,
         )
 
 

@@ -21,6 +21,7 @@ from weft.health.spares import SPARES
 from weft.messages.eta import Estimate, Sooner
 from weft.messages.http.services import ServiceView
 from weft.messages.signals import ShareSample
+from weft.planning.awaiting import AWAITS_AT
 from weft.planning.borrowing import why_nobody_lends
 from weft.planning.capacity import FreeCapacity, free_capacity_of
 from weft.planning.finding import find
@@ -217,7 +218,7 @@ def _of_waiting(
     resource_request = resource_request_of_job(job)
     refusal = why_not(free_capacity, resource_request)
     if refusal is None:
-        if cause is not None and not {"gpus_occupied", SPARES}.isdisjoint(cause.numbers):
+        if cause is not None and not {"gpus_occupied", SPARES, AWAITS_AT}.isdisjoint(cause.numbers):
             return _waiting(job, cause.code, cause.sentence, cause.numbers, ahead=ahead)
         if cause is not None and cause.code is CauseCode.HELD_BACK and cause.by:
             held_back = _waiting(job, cause.code, cause.sentence, cause.numbers, ahead=ahead)

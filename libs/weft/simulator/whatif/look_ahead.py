@@ -111,7 +111,7 @@ class LookAhead:
             order=self._order,
             world=world,
             truth=Truth(Cluster(nodes=0, gpus_per_node=0), world, belief="oracle", dice=Random(0)),
-            foreseen=backfills,
+            foreseen=backfills or present.model_speeds is not None,
             keep_spells=False,
             quotas=self._quotas,
             some_live=any(job.live for job in self._jobs),
@@ -155,6 +155,8 @@ class LookAhead:
         job = self._jobs[number]
         if what is What.ARRIVES:
             self._lives.wait(job, now)
+        elif what is What.MAY_MOVE:
+            return True
         elif what is What.MAY_GROW:
             return bool(job.allocations)
         elif what is What.RANKS_GONE:

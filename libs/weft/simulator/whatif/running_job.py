@@ -33,6 +33,7 @@ class RunningJob(SimulatedJob):
             model=next(
                 (want.request.models[0] for want in now.resource_request if len(want.request.models) == 1), None
             ),
+            checkpoints=now.checkpoint_s is not None,
         )
         self._asks_for = gpus_of(now.resource_request) or 1.0
         lasts = now.limit_s if backfills else None

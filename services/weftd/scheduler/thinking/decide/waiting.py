@@ -12,6 +12,7 @@ from weft.domain.quantity import duration_text
 from weft.domain.text import listed
 from weft.health.spares import SPARES
 from weft.messages.nodes import RunSeen, RunState
+from weft.planning.awaiting import AWAITS_AT
 from weft.planning.cycle import CACHED_LEAST, LOOK_AGAIN_SECONDS, Cycle, Decision, Nodes
 from weft.planning.jobs import standing_of
 from weft.planning.order import Standing
@@ -20,7 +21,7 @@ from weft.planning.preemption.minimum_run import why_not_yet
 from weft.planning.reasons.pins import in_the_way, with_holders
 from weft.planning.reasons.refusals import why_not
 from weft.planning.resource_request import ResourceRequest, gpus_least, is_pinned
-from weft.planning.scheduling_pass import Clears, Demand, Held, InVain, Starts, Waits
+from weft.planning.scheduling_pass import Awaits, Clears, Demand, Held, InVain, Starts, Waits
 from weftd.scheduler.thinking.decide import lifecycle
 from weftd.scheduler.thinking.decide.migration import Migration
 from weftd.scheduler.thinking.decide.placing import place, place_nowhere
@@ -112,6 +113,8 @@ class Waiting:
                 return self._clear(job, decision, now)
             case InVain():
                 return self._put_off_stops(job, now)
+            case Awaits():
+                return self._await(job, decision, now)
             case Held():
                 group = cluster_state.waitlist.group(job.id)
                 if (held := cluster_state.quotas.why_held(job, group.resource_request)) is not None:
@@ -122,6 +125,18 @@ class Waiting:
                 if group in causes.wanted:
                     causes.of_group[group] = self._why_not(group, decision)
                 return []
+
+    def _await(self, job: Job, awaits: Awaits, now: float) -> list[Step]:
+        """Record that the job could start, and waits for GPUs of a faster model."""
+        known = job.waiting_for
+        self._cluster_state.waitlist.explained(job.id)
+        if known is not None and known.numbers.get(AWAITS_AT) == awaits.at:
+            return []
+        wait, saves = duration_text(max(0.0, awaits.at - now)), duration_text(awaits.saves_s)
+        sentence = f"it could start now, but ends sooner on {awaits.model}: free within {wait}, it saves {saves}"
+        numbers = {AWAITS_AT: awaits.at, "saves_seconds": awaits.saves_s}
+        cause = Cause(code=_C.HELD_BACK, sentence=sentence, numbers=numbers)
+        return self._cluster_state.go(job, _E.WAITING, cause, now)
 
     def _clear(self, job: Job, clears: Clears, now: float) -> list[Step]:
         """Stop the jobs, or the ranks of jobs, that give way to `job`."""

@@ -135,6 +135,9 @@ class PoolNow:
     def endings(self) -> Sequence[Ending]:
         return self._cluster_state.holdings.endings()
 
+    def held(self, job_id: str) -> Sequence[Allocation]:
+        return self._cluster_state.jobs[job_id].held
+
     def may_leave(self, job_id: str, demand: Demand, *, fresh: bool) -> list[Holder]:
         del demand
         jobs, queue = self._cluster_state.jobs, self._cluster_state.waitlist.queue
