@@ -39,6 +39,20 @@ MUTANTS = (
         tests=("tests/unit/test_one_engine.py",),
     ),
     Mutant(
+        path="libs/weft/simulator/cluster.py",
+        old="        self._lend(self._loans.arrive(self.now))\n",
+        new="",
+        breaks="A simulated service keeps the GPUs that others lent to it, and no replica of it starts there.",
+        tests=("tests/unit/test_one_engine.py",),
+    ),
+    Mutant(
+        path="libs/weft/simulator/cluster.py",
+        old="return self.lives.freed_holds.in_room(self.free_capacity)",
+        new="return ()",
+        breaks="Simulated jobs grow at once onto GPUs that a service gave back, as those of the scheduler do not.",
+        tests=("tests/unit/test_one_engine.py",),
+    ),
+    Mutant(
         path="libs/weft/simulator/pool.py",
         old="each = structs.replace(each, models=models, excluded=excluded)",
         new="each = structs.replace(each, models=models)",

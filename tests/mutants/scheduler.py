@@ -161,8 +161,8 @@ MUTANTS = (
         tests=("tests/unit/test_scheduler_quotas.py::test_two_jobs_of_a_lender_get_their_gpus_back_together",),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/decide/loans.py",
-        old=("            and (first is None or first.priority <= job.priority)\n"),
+        path="libs/weft/planning/lending/__init__.py",
+        old=("            and (first is None or first <= one.rank[0])\n"),
         new="",
         breaks="A service borrows what a waiting job of higher priority should have.",
         tests=(

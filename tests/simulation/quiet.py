@@ -15,8 +15,8 @@ from weft.domain.shares import WHOLE, Share
 from weft.domain.sizes import how_resized
 from weft.domain.spec import ResizeHow, Role
 from weft.planning.growth import live_sizes
+from weft.planning.lending.freed_holds import FIRST_SECONDS
 from weftd.executor.runs import RunKey
-from weftd.scheduler.thinking.state.freed_holds import FIRST_SECONDS
 
 REST_SECONDS = 40.0  # longer than any grace, and than it takes to elect a leader and to hear of all nodes
 GIVEN_UP_SECONDS = 70.0  # longer than it takes until a rank is given up whose start hangs, and that should leave

@@ -8,9 +8,9 @@ from tests.support.scheduler import World, world
 from weft.domain.job import CauseCode, Job, JobEvent, JobState, Step
 from weft.domain.spec import TuningMode
 from weft.messages.asks import AskKind
+from weft.planning.lending.freed_holds import FIRST_SECONDS
 from weft.planning.partition.weft import weft
 from weftd.reallocator.thinking.partitioning import Plans, SizePlanner
-from weftd.scheduler.thinking.state.freed_holds import FIRST_SECONDS
 
 S, E, C = JobState, JobEvent, CauseCode
 

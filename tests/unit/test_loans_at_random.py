@@ -72,7 +72,7 @@ def heal(w: World, silent: set[str]) -> None:
 
 def check(w: World) -> None:
     """The GPUs that are kept for loans are those for which replicas wait. (`tick` and `sync` check the picture.)"""
-    loans, kept = w.core._loans, w.core.cluster_state.pool.kept
+    loans, kept = w.core._loans._loans, w.core.cluster_state.pool.kept
     waits = Counter(
         (one.place.node_id, gpu) for all_ in loans._awaited.values() for one in all_ for gpu in one.place.gpus
     )
@@ -100,5 +100,5 @@ def test_whatever_happens_no_gpu_is_kept_for_nobody_and_without_load_nothing_is_
         w.now += QUIET_SECONDS
         w.round()
     check(w)
-    assert not w.core._loans._awaited
+    assert not w.core._loans._loans._awaited
     assert [w.stored[job_id].loans for job_id in services] == [()] * len(services)

@@ -9,11 +9,12 @@ done, and when it looks at its cluster; the core looks at the same times. In mos
 start with as many ranks as fit, grow to their size and onto GPUs that idle, and give ranks back. Every size, every rank
 that joins or leaves, and its GPU, is the same in both. In half of the histories GPUs differ in speed, and jobs move:
 which job, when, whereto, and what is kept for it meanwhile are the same. In a quarter of the histories there are
-services: they are scaled and updated, and are over in the end. Their replicas join, leave, and give way alike. In a
+services: they are scaled and updated, and are over in the end. Their replicas join, leave, give way, and borrow from
+jobs that resize live and from whole jobs alike; which GPUs are kept for them meanwhile, and what they owe is too. In a
 fifth of the histories nodes have GPUs of several models: which model a job gets, at first and by a move, is the same.
 
-No history has these, which the simulator lacks: more than one role, shares, pins, loans to services, other asks of a
-user, and a stop that is not over in the same moment. Nodes do not fail here, nor do jobs that resize live: the core
+No history has these, which the simulator lacks: more than one role, shares, pins, other asks of a user, and a stop that
+is not over in the same moment. Nodes do not fail here, nor do jobs that resize live: the core
 lets such a job go back to the size before. A duration is known by the estimate of all work there, by the limit of one
 try here: they are the same for rigid jobs without checkpoints on GPUs that are equally fast, so only those have one.
 Speeds are powers of two, so that all times are exact.
@@ -34,7 +35,7 @@ from tests.support.scheduler import World as LiveWorld
 from tests.support.tier import of_tier
 from tests.support.topologies import topology
 from weft.domain.classes import CLASS_LABEL, WORKLOAD_LABEL
-from weft.domain.job import Allocation, JobState
+from weft.domain.job import Allocation, JobState, Loan
 from weft.domain.spec import Retries
 from weft.messages.asks import AskKind
 from weft.messages.signals import GpuScore
@@ -58,7 +59,7 @@ Held = dict[str, frozenset[tuple[str, int]]]
 
 class Seen(Struct, frozen=True, kw_only=True):
     """A cluster after a decision: the GPUs of the jobs that run, the jobs that stop, the GPUs of ranks that leave, the
-    nodes that are kept, and the GPUs that are kept for jobs that move."""
+    nodes that are kept, the GPUs that are kept for jobs that move and for services, and what services owe."""
 
     now: float
     held: Held
@@ -66,6 +67,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     leaving: frozenset[tuple[str, str, int]]
     kept: tuple[str, ...]
     targets: Held
+    loans: frozenset[Loan]
 
 
 class _Watched(Simulation):
@@ -121,6 +123,7 @@ class _Watched(Simulation):
             ),
             kept=self._deciding.cycle.reserved,
             targets={job_id: _gpus_in(place) for job_id, place in self._lives.kept.items()},
+            loans=frozenset(loan for job in running.values() if job.serves is not None for loan in job.serves.loans),
         )
         self.seen.append((over, frozenset(self._failed), seen))
         self._failed.clear()
@@ -159,8 +162,6 @@ class _Live:
         self._asks = sorted(
             (ask.at_s, job_id, number) for job_id, asks in self._services.items() for number, ask in enumerate(asks)
         )
-        if self._services:  # a simulated service borrows nothing
-            self._world.core._loans.decide = lambda *_, **__: []  # type: ignore[method-assign,assignment]
         self._settle()
 
     def looks(self, now: float, over: frozenset[str], failed: frozenset[str]) -> Seen:
@@ -200,6 +201,7 @@ class _Live:
             ),
             kept=world.core._waiting.cycle.reserved,
             targets={job_id: _gpus_in(place) for job_id, place in world.core.cluster_state.pool.kept.items()},
+            loans=frozenset(loan for job in jobs if job.state.holding for loan in job.loans),
         )
         self._settle()
         return seen
@@ -372,6 +374,17 @@ def test_histories_have_what_they_are_to_compare() -> None:
     assert min(failures, stops, keeps, grown, shrinks, beyond, moves, scaled) > 20
     assert across > 10, "jobs that move together"
     assert updated > 5, "new revisions of services"
+
+
+def test_histories_of_services_have_loans_to_compare() -> None:
+    lent: set[tuple[int, Loan]] = set()
+    for seed in range(0, 200, 4):
+        simulated = _Watched(drawn(seed))
+        simulated.run()
+        lent |= {(seed, loan) for *_, seen in simulated.seen for loan in seen.loans}
+    assert len(lent) > 10, "loans"
+    assert any(not loan.ranks for _, loan in lent), "whole jobs that give way"
+    assert any(loan.ranks for _, loan in lent), "ranks that give way"
 
 
 def test_histories_of_several_models_have_what_they_are_to_compare() -> None:

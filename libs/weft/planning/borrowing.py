@@ -4,7 +4,7 @@ First ranks beyond the core of jobs that resize live, those that lose least work
 by a restart; then whole jobs that may be pre-empted, by the order of the pool. Services lend nothing.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct, structs
 
@@ -177,12 +177,16 @@ def _ranks_to_spare(job: Job) -> tuple[Allocation, ...]:
 # what is owed
 
 
+def unpaid(loans: Iterable[Loan], ranks: Collection[int], lacks: Callable[[Loan], bool]) -> tuple[Loan, ...]:
+    """The loans of these replicas (`ranks`) that are still owed. `lacks(loan)`: the lender is open, and has not grown
+    back."""
+    return tuple(loan for loan in loans if loan.rank in ranks and lacks(loan))
+
+
 def still_owed(loans: Iterable[Loan], ranks: Collection[int], lenders: Mapping[str, Job]) -> tuple[Loan, ...]:
     """The loans of these replicas (`ranks`) that are still owed: the lender is open and has not grown back. `lenders`:
     all open jobs, by id."""
-    return tuple(
-        loan for loan in loans if loan.rank in ranks and loan.lender in lenders and _lacks(lenders[loan.lender], loan)
-    )
+    return unpaid(loans, ranks, lambda loan: loan.lender in lenders and _lacks(lenders[loan.lender], loan))
 
 
 def _lacks(lender: Job, loan: Loan) -> bool:

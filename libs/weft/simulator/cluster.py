@@ -2,16 +2,21 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
+
+from msgspec import structs
 
 from weft.domain.job import Allocation
 from weft.health.spares import GUESTS_LEAVE, SpareUse, chosen
+from weft.planning import lending
 from weft.planning.backfill import Ending
 from weft.planning.capacity import FreeCapacity
 from weft.planning.cycle import Cycle, Decision, Nodes
 from weft.planning.finding import Place, find
 from weft.planning.growth import GivesBack, Grower, Growth, Joins, may_be_offered
+from weft.planning.lending import Loans
 from weft.planning.order import Order
-from weft.planning.preemption import Holder, VictimSelection, by_job
+from weft.planning.preemption import LEAVES_FIRST, Holder, VictimSelection, by_job
 from weft.planning.queue import Rank, Served, ServedAt
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.replicas import Leaves, Replicas, RunningService
@@ -31,6 +36,7 @@ class SimulatedCluster:
         self._order, self._known = order, known
         self._queue, self._running = lives.queue, lives.running
         self._growth, self._replicas = Growth(self), Replicas(self)
+        self._loans = Loans(self, stop_seconds=0.0)
         self._starting: list[SimulatedJob] = []  # jobs placed in this decision
 
     @property
@@ -196,10 +202,75 @@ class SimulatedCluster:
         return job.grower(offered=offered) if job.at_rest else None
 
     def kept_from_growth(self) -> Sequence[Allocation]:
-        return ()
+        return self.lives.freed_holds.in_room(self.free_capacity)
 
     def growth_news(self) -> int:
-        return 0
+        return self.lives.freed_holds.changes
+
+    # loans to services
+
+    def borrower(self, job_id: str) -> lending.Borrower | None:
+        job = self._running.services.get(job_id)
+        if job is None or job.starts or job.leaves:
+            return None
+        rank = (float(job.trace.priority), self.tier(job_id))
+        return lending.Borrower(service=job.service(), epoch=job.epoch, rank=rank)
+
+    def is_there(self, node_id: str) -> bool:
+        return self.free_capacity.is_open(node_id)
+
+    def has_left(self, job_id: str, epoch: int, ranks: Sequence[int]) -> bool:
+        job = self._running.jobs.get(job_id)
+        if job is None or job.epoch != epoch:
+            return True
+        return bool(ranks) and not any(one.rank in ranks for one in job.allocations)
+
+    def about_to_be_free(self) -> list[Holder]:
+        found: list[Holder] = []
+        for job_id, job in sorted(self._running.jobs.items()):
+            if job.leaves:
+                found.append(Holder(job_id=job_id, worth=LEAVES_FIRST, allocations=job.allocations))
+            elif job.leaving:
+                found += [one for one in job.parts((), self.now) if one.worth == LEAVES_FIRST]
+        return found
+
+    def spares(self, service_id: str) -> Iterator[Holder]:
+        """The ranks beyond the core of jobs that resize live."""
+        most = self.jobs[service_id].trace.priority
+        lending_jobs = [self.jobs[one] for one, priority in self.lenders() if priority <= most]
+        for job in sorted(lending_jobs, key=lambda job: (job.loss(self.now, extra=True), job.trace.id)):
+            for one in sorted(job.allocations, key=lambda one: -one.rank):
+                if one.extra and not one.leaving:
+                    worth = (*job.loss(self.now, extra=True), -float(one.rank))
+                    yield Holder(job_id=job.trace.id, worth=worth, allocations=(one,), extra=True)
+
+    def whole(self, service_id: str, *, most: int | None) -> list[Holder]:
+        del most
+        if self._order.tier is None:
+            return []
+        found = self._running.may_leave(int(self.tier(service_id)), missing=-inf)
+        whole = [one for one in found if not one.extra and one.worth != LEAVES_FIRST and one.allocations]
+        return [one for one in whole if self.jobs[one.job_id].serves is None]
+
+    def loses(self, victim: Holder, service_id: str) -> bool:
+        job = self.jobs[victim.job_id]
+        if job.serves is not None:
+            return False
+        if job.leaves:
+            return job.stops_for == service_id
+        has = job.granted
+        return victim.worth != LEAVES_FIRST or any(one.aim > has[one.role] for one in job.live)
+
+    def epoch(self, job_id: str) -> int:
+        return self.jobs[job_id].epoch
+
+    def grace_s(self, job_id: str) -> float:
+        del job_id
+        return self.lives.stop_s
+
+    def priority(self, job_id: str) -> int | None:
+        is_open = job_id in self._running.jobs or job_id in self._queue
+        return self.jobs[job_id].trace.priority if is_open else None
 
     # what becomes of it
 
@@ -211,6 +282,7 @@ class SimulatedCluster:
         for job in self._running.services.values():
             assert job.serves is not None
             job.serves.joining.clear()
+        self._lend(self._loans.arrive(self.now))
         self._serve(closed=(*cycle.kept, *cycle.being_cleared), ahead=cycle.ahead)
         self.arrive()
         waiting = len(self._queue)
@@ -218,10 +290,12 @@ class SimulatedCluster:
             for decision in cycle.decide(self.now):
                 self.apply(decision)
         self._serve(closed=cycle.kept)
+        self.lives.freed_holds.forget_old(self.now)
         if self._running.live:
             offers = not self._replicas.short
             for change in self._growth.decide(closed=cycle.kept, ahead=cycle.ahead, offers=offers):
                 self._grow(change)
+        self._borrow(closed=(*cycle.kept, *cycle.being_cleared), ahead=cycle.ahead)
         self.move(closed=cycle.reserved)
         for job in self._starting:
             if job.live or job.serves is not None:
@@ -237,6 +311,43 @@ class SimulatedCluster:
                 self.lives.shrink(job, self.now, {one.rank for one in change.ranks})
             else:
                 self._grow(change)
+
+    def _borrow(self, *, closed: Sequence[str], ahead: str) -> None:
+        """Let jobs lend to services that have too few replicas."""
+        short = self._replicas.short
+        self._lend(self._loans.decide(self.now, short=short, closed=closed, ahead=ahead))
+        if self.now < self._loans.next_at < inf:
+            self.lives.looks_for_moves(self._loans.next_at)
+
+    def _lend(self, changes: Iterator[lending.Change]) -> None:
+        for change in changes:
+            match change:
+                case lending.Lent():
+                    self._join(change)
+                case lending.GivesWay():
+                    self._give_way(change)
+                case lending.KeepsGpu():
+                    self.lives.keep(change.name, (change.part,))
+                case lending.LetsGpuGo():
+                    self.lives.let_go(change.name)
+                case lending.Back():
+                    self.lives.comes_back(change.place, self.now)
+
+    def _join(self, lent: lending.Lent) -> None:
+        job = self.jobs[lent.job_id]
+        assert job.serves is not None
+        place = tuple(structs.replace(one, rank=rank) for rank, one in enumerate(lent.places, job.ranks_used))
+        self.free_capacity.take_all(place)
+        self.lives.grow(job, self.now, place)
+        job.serves.loans = (*job.serves.loans, *lending.loans_of(lent, place, self.now))
+
+    def _give_way(self, change: lending.GivesWay) -> None:
+        job = self.jobs[change.job_id]
+        if change.whole:
+            job.stops_for = change.victims[0][0]
+            self.lives.stop(job, self.now)
+        elif gone := {one.rank for _, each in change.victims for one in each.allocations} - job.leaving.keys():
+            self.lives.shrink(job, self.now, gone)
 
     def arrive(self) -> None:
         """Let the jobs start that have stopped to move."""

@@ -7,7 +7,7 @@ from math import inf
 from msgspec import Struct
 
 from weft.domain.cluster import Request
-from weft.domain.job import Allocation
+from weft.domain.job import Allocation, Loan
 from weft.planning.backfill import Ending
 from weft.planning.growth import Grower, LiveSizes, RoleRange
 from weft.planning.jobs import WITH_SLACK
@@ -31,7 +31,7 @@ class Serves(Struct, kw_only=True):
     """The replicas that a service should have: `aim`, all of `revision`; the `needed` oldest give way last.
 
     `runs`: it was placed, and may have no replica now; `joining`: ranks placed in the present decision, which take no
-    requests yet; `asked`: how often something was asked for it.
+    requests yet; `asked`: how often something was asked for it; `loans`: by which it has GPUs of other jobs.
     """
 
     want: RoleRequest
@@ -42,6 +42,7 @@ class Serves(Struct, kw_only=True):
     runs: bool = False
     joining: set[int] = set()
     asked: int = 0
+    loans: tuple[Loan, ...] = ()
 
 
 class SimulatedJob:
@@ -93,6 +94,7 @@ class SimulatedJob:
         "spell_begin",
         "spell_pause",
         "starts",
+        "stops_for",
         "trace",
         "version",
         "waits_since",
@@ -129,6 +131,7 @@ class SimulatedJob:
         self.settled_at = self.spell_begin = self.spell_pause = 0.0
         self.leaves = False  # it stops, to give way or to move
         self.moving = False  # it stops to move
+        self.stops_for = ""  # the service to which it lends all that it has
         self.promoted = False  # it has waited so long that the order forgets its past
         self.begun: float | None = None
         self.moves = self.evictions = self.resizes = self.version = 0
@@ -221,6 +224,7 @@ class SimulatedJob:
             wanted=serves.aim,
             first_rank=self.ranks_used,
             ready=frozenset(one.rank for one in self.allocations) - serves.joining,
+            borrowed=frozenset(loan.rank for loan in serves.loans),
             revision=serves.revision,
             max_surge=serves.max_surge,
             tenant=self.trace.tenant,
@@ -244,6 +248,13 @@ class SimulatedJob:
     def granted(self) -> Counter[str]:
         """How many ranks of each role it has, without those that leave."""
         return Counter(one.role for one in self.allocations if not one.leaving)
+
+    def lacks(self, loan: Loan) -> bool:
+        """True while it lacks what it lent; it is not over."""
+        if self.leaves or not self.allocations:
+            return True
+        has = self.granted
+        return bool(loan.ranks) and any(one.aim > has[one.role] for one in self.live)
 
     @property
     def at_rest(self) -> bool:

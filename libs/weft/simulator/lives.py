@@ -1,15 +1,17 @@
 """The life of a job: it waits, holds GPUs, grows, shrinks, moves, is evicted, ends; each time its next event is
 foreseen again."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from math import ceil, inf
 
 from msgspec import structs
 
-from weft.domain.job import Allocation
+from weft.domain.job import Allocation, Loan
+from weft.planning.borrowing import unpaid
 from weft.planning.capacity import NO_SPEEDS, FreeCapacity
 from weft.planning.growth import OFFER_COOL_DOWN_SECONDS
 from weft.planning.jobs import promoted
+from weft.planning.lending.freed_holds import FIRST_SECONDS, FreedHolds
 from weft.planning.order import Order
 from weft.planning.queue import Queue
 from weft.planning.quota.inforce import QuotasInForce
@@ -47,7 +49,9 @@ class Lives:
         self.free_capacity, self.queue, self.running = free_capacity, queue, running
         self.ended: dict[int, JobOutcome] = {}
         self.spells: list[Spell] = []
-        self.kept: dict[str, tuple[Allocation, ...]] = {}  # by job that moves, the GPUs kept for it
+        self.kept: dict[str, tuple[Allocation, ...]] = {}  # by job that moves, or by GPU that is lent, what is kept
+        self.freed_holds = FreedHolds()
+        self._by_id: dict[str, SimulatedJob] = {}  # the jobs that waited or ran, and are not over
         self._event_queue = event_queue
         self._order = order
         self._world = world
@@ -57,6 +61,7 @@ class Lives:
 
     def wait(self, job: SimulatedJob, now: float) -> None:
         """Put the job into the queue, at its present place in the order."""
+        self._by_id[job.trace.id] = job
         standing = job.standing(now, known=self._world.durations_known)
         if self._world.spares and job.hardware_failed and job.gpus_needed > self.free_capacity.largest:
             standing = promoted(standing)
@@ -66,6 +71,11 @@ class Lives:
             self._event_queue.add(now + after, What.IS_PROMOTED, job.number, job.version)
         if self._some_live and (starves_at := job.waits_since + STARVED_SECONDS) > now:
             self._event_queue.add(starves_at, What.MAY_LEAVE, job.number, job.version)
+
+    @property
+    def stop_s(self) -> float:
+        """How long a job takes to stop."""
+        return self._world.stop_s or 0.0
 
     def promote(self, job: SimulatedJob, now: float) -> None:
         """The job waited so long that its attained time and its size are forgotten."""
@@ -110,6 +120,7 @@ class Lives:
         self.free_capacity.take_all(allocations)
         job.take_place(allocations)
         self.running.add(job)
+        self._by_id[job.trace.id] = job
         job.since = job.spell_begin = now
         job.settled_at = since
         self.quotas.hold(job.trace.id, job.trace.tenant, allocations, since=since, preemptible=job.gives_way)
@@ -139,6 +150,7 @@ class Lives:
         job.advance(now)
         self._close_spell(job, now)
         self.quotas.hold(job.trace.id, job.trace.tenant, allocations, since=job.settled_at, preemptible=job.gives_way)
+        self._owe(job, allocations, now)
         self.running.resize(job, allocations)
         job.resizes += 1
         job.resized_at = job.sized_at = job.spell_begin = now
@@ -146,6 +158,31 @@ class Lives:
         job.spell_pause = job.paused_until - now
         self._hold(job, allocations)
         self._may_grow(job, now)
+
+    def _owe(self, job: SimulatedJob, allocations: Sequence[Allocation], now: float) -> None:
+        """A service has these replicas from now on: it owes what their GPUs were lent by."""
+        if job.serves is None:
+            return
+        ranks, had = {one.rank for one in allocations}, {one.rank for one in job.allocations}
+        before = job.serves.loans
+        again = self.freed_holds.borrowed_again(job.trace.id, (one for one in allocations if one.rank not in had))
+        job.serves.loans = unpaid((*before, *again), ranks, self._lacks)
+        self._give_back_lent(job, [one for one in job.allocations if one.rank not in ranks], before, now)
+
+    def _lacks(self, loan: Loan) -> bool:
+        lender = self._by_id.get(loan.lender)
+        return lender is not None and lender.lacks(loan)
+
+    def _give_back_lent(self, job: SimulatedJob, gone: Sequence[Allocation], loans: Sequence[Loan], now: float) -> None:
+        changes = self.freed_holds.changes
+        self.freed_holds.gone(job.trace.id, gone, loans, now)
+        if self.freed_holds.changes != changes:
+            self.looks_for_moves(now + FIRST_SECONDS)
+
+    def comes_back(self, place: Allocation, now: float) -> None:
+        """A service waits no longer for this place."""
+        self.freed_holds.keep([place], now)
+        self.looks_for_moves(now + FIRST_SECONDS)
 
     def keep(self, job_id: str, place: tuple[Allocation, ...]) -> None:
         """Keep these GPUs for this job: no other job gets them, whichever holds them now."""
@@ -186,6 +223,7 @@ class Lives:
         job.allocations = tuple(
             structs.replace(one, leaving=True) if one.rank in gone else one for one in job.allocations
         )
+        self._owe(job, job.allocations, now)
         job.sized_at = now
         self._event_queue.add(at, What.RANKS_GONE, job.number)
 
@@ -259,12 +297,14 @@ class Lives:
             self.end(job, now)
             return
         self.queue.remove(job.trace.id)
+        self._by_id.pop(job.trace.id, None)
         job.version += 1
         job.begun = now if job.begun is None else job.begun
         self.ended[job.number] = job.outcome(now)
 
     def end(self, job: SimulatedJob, now: float) -> None:
         self._leave(job, now)
+        del self._by_id[job.trace.id]
         self.ended[job.number] = job.outcome(now)
 
     def rank(self, job: SimulatedJob, now: float) -> None:
@@ -288,10 +328,13 @@ class Lives:
         self._close_spell(job, now)
         self.free_capacity.give_back_all(job.allocations)
         self.quotas.let_go(job.trace.id)
+        if job.serves is not None:
+            self._give_back_lent(job, job.allocations, job.serves.loans, now)
+            job.serves.loans = ()
         job.allocations = ()
         job.version += 1
         self.running.remove(job)
-        job.leaves = False
+        job.leaves, job.stops_for = False, ""
         job.leave_place()
 
     def _model_of(self, allocations: tuple[Allocation, ...]) -> str:

@@ -8,14 +8,16 @@ from weft.domain.sizes import how_resized
 from weft.domain.spec import Kind, ResizeHow
 from weft.health.spares import GUESTS_LEAVE, SpareUse, holding_of, spare_nodes, spare_use
 from weft.planning.backfill import Ending
-from weft.planning.borrowing import why_never_lends
+from weft.planning.borrowing import spare_ranks, why_never_lends, why_not_lend
 from weft.planning.capacity import FreeCapacity, empty_capacity
 from weft.planning.cycle import CACHED_LEAST, Nodes
 from weft.planning.finding import Place, find
 from weft.planning.growth import Grower, live_sizes, may_be_offered
 from weft.planning.jobs import asked_by, ends_at, standing_of, wants_of
+from weft.planning.lending import Borrower
 from weft.planning.moves import Candidate, gpus_of
 from weft.planning.preemption import LEAVES_FIRST, Holder
+from weft.planning.preemption.loss import loss
 from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.queue import Place as PlaceInOrder
 from weft.planning.queue import Rank, Served, ServedAt, place_of
@@ -34,7 +36,7 @@ from weft.planning.scheduling_pass import Demand
 from weft.planning.scores import GpuKey
 from weft.planning.surplus import Surplus, only_extra
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
-from weftd.scheduler.thinking.state.holders import parts_of
+from weftd.scheduler.thinking.state.holders import about_to_be_free, parts_of
 
 MOVING_KINDS = (Kind.TRAINING, Kind.BATCH)  # no user works in these jobs or waits for their answers
 
@@ -241,6 +243,72 @@ class PoolNow:
         if order.preempts is None or why_never_lends(waiting):
             return False
         return order.preempts(standing_of(jobs[service_id], self.now, order), standing_of(waiting, self.now, order))
+
+    # loans to services
+
+    def borrower(self, job_id: str) -> Borrower | None:
+        job = self._cluster_state.jobs.get(job_id)
+        if job is None or job.state is not JobState.RUNNING or job.placement is None:
+            return None
+        rank = (float(job.priority), self.tier(job_id))
+        return Borrower(service=self.service(job_id), epoch=job.epoch, rank=rank)
+
+    def is_there(self, node_id: str) -> bool:
+        node = self._cluster_state.pool.nodes.get(node_id)
+        return node is not None and node.ready
+
+    def has_left(self, job_id: str, epoch: int, ranks: Sequence[int]) -> bool:
+        job = self._cluster_state.jobs.get(job_id)
+        if job is None or job.epoch != epoch or job.placement is None:
+            return True
+        return bool(ranks) and not any(one.rank in ranks for one in job.placement.allocations)
+
+    def about_to_be_free(self) -> list[Holder]:
+        jobs, leaving = self._cluster_state.jobs, sorted(self._cluster_state.holdings.holders.leaving)
+        return [each for job_id in leaving for each in about_to_be_free(jobs[job_id])]
+
+    def spares(self, service_id: str) -> Iterator[Holder]:
+        """First ranks beyond the core of jobs that resize live, then those of jobs that shrink by a restart."""
+        cluster_state, service = self._cluster_state, self._cluster_state.jobs[service_id]
+        lending = map(cluster_state.jobs.__getitem__, cluster_state.holdings.holders.lending)
+        may = [job for job in lending if not why_not_lend(job, service)]
+        live = [job for job in may if how_resized(job.spec) is ResizeHow.LIVE]
+        for job in sorted(live, key=lambda job: (loss(job, self.now, {}, extra=True), job.id)):
+            yield from spare_ranks(job, service, self.now, {})
+        restarting = [
+            job
+            for job in may
+            if how_resized(job.spec) is ResizeHow.RESTART and not cluster_state.minimum_run.protects(job, self.now)
+        ]
+        ranks = [each for job in restarting for each in spare_ranks(job, service, self.now, self._progress_of(job))]
+        yield from sorted(ranks, key=lambda holder: (holder.worth, holder.job_id))
+
+    def whole(self, service_id: str, *, most: int | None) -> list[Holder]:
+        jobs, queue = self._cluster_state.jobs, self._cluster_state.waitlist.queue
+        found = self._cluster_state.holdings.holders.who_may_leave(
+            standing_of(jobs[service_id], self.now, queue.order), jobs, self.now, self._progress_of, most=most
+        )
+        whole = [each for each in found if not each.extra and each.worth != LEAVES_FIRST and each.allocations]
+        return [each for each in whole if not why_never_lends(jobs[each.job_id])]
+
+    def loses(self, victim: Holder, service_id: str) -> bool:
+        job = self._cluster_state.jobs[victim.job_id]
+        if job.spec.is_service:
+            return False
+        if job.state is JobState.STOPPING:
+            why = job.stopping_for
+            return why is not None and (why.code, why.by) == (CauseCode.LENT, service_id)
+        return victim.worth != LEAVES_FIRST or any(job.wanted[role] > count for role, count in job.granted.items())
+
+    def epoch(self, job_id: str) -> int:
+        return self._cluster_state.jobs[job_id].epoch
+
+    def grace_s(self, job_id: str) -> float:
+        return self._cluster_state.jobs[job_id].spec.grace_seconds
+
+    def priority(self, job_id: str) -> int | None:
+        job = self._cluster_state.jobs.get(job_id)
+        return None if job is None else job.priority
 
     def running(self) -> Iterator[tuple[str, int]]:
         jobs = self._cluster_state.jobs

@@ -32,6 +32,7 @@ from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass, Workloa
 from weft.planning.borrowing import loans_text, still_owed
 from weft.planning.capacity import FreeCapacity
 from weft.planning.growth import live_sizes
+from weft.planning.lending.freed_holds import FreedHolds
 from weft.planning.locality import Locality
 from weft.planning.partition.seen import models_of, most_of
 from weft.planning.policy import Policy
@@ -40,7 +41,6 @@ from weft.planning.quota.decay import HALF_LIFE_SECONDS
 from weft.planning.scores import Scores
 from weft.variability.models import WorkloadRatios
 from weftd.scheduler.thinking.state.desired import Desired
-from weftd.scheduler.thinking.state.freed_holds import FreedHolds
 from weftd.scheduler.thinking.state.hold_reasons import HoldReasons
 from weftd.scheduler.thinking.state.holdings import Holdings
 from weftd.scheduler.thinking.state.openjobs import OpenJobs
@@ -248,7 +248,9 @@ class ClusterState:
 
     def owed(self, job: Job, placement: Placement) -> tuple[Loan, ...]:
         """The loans of a service that are still owed with this placement."""
-        loans = (*job.loans, *self.freed_holds.borrowed_again(job, placement))
+        had = {one.rank for one in job.placement.allocations} if job.placement is not None else set[int]()
+        joined = [one for one in placement.allocations if one.rank not in had]
+        loans = (*job.loans, *self.freed_holds.borrowed_again(job.id, joined))
         return still_owed(loans, {one.rank for one in placement.allocations}, self.jobs)
 
     def change_of(self, step: Step) -> JobChange:

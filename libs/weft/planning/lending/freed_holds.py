@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct, structs
 
-from weft.domain.job import Allocation, Job, Loan, Placement
+from weft.domain.job import Allocation, Job, Loan
 from weft.planning.capacity import FreeCapacity
 from weft.planning.scores import GpuKey
 
@@ -34,10 +34,16 @@ class FreedHolds:
         stay = set[int]()
         if job.placement is not None and job.epoch == before.epoch and job.state.holding:
             stay = {one.rank for one in job.placement.allocations}
-        for one in before.placement.allocations:
-            loans = tuple(loan for loan in before.loans if loan.rank == one.rank)
-            if loans and one.rank not in stay:
-                self.keep([one], now, service=job.id, loans=loans)
+        self.gone(job.id, (one for one in before.placement.allocations if one.rank not in stay), before.loans, now)
+
+    def gone(self, service: str, replicas: Iterable[Allocation], loans: Iterable[Loan], now: float) -> None:
+        """These replicas of a service are gone; `loans`: those that it had."""
+        by_rank: dict[int, list[Loan]] = {}
+        for loan in loans:
+            by_rank.setdefault(loan.rank, []).append(loan)
+        for one in replicas:
+            if one.rank in by_rank:
+                self.keep([one], now, service=service, loans=tuple(by_rank[one.rank]))
 
     def keep(
         self, allocations: Iterable[Allocation], now: float, *, service: str = "", loans: tuple[Loan, ...] = ()
@@ -47,15 +53,13 @@ class FreedHolds:
                 self._back[one.node_id, gpu] = _Back(now + FIRST_SECONDS, service, loans)
                 self.changes += 1
 
-    def borrowed_again(self, job: Job, placement: Placement) -> tuple[Loan, ...]:
-        """Loans that return the GPUs of an ended replica to its service, under new rank numbers."""
-        had = {one.rank for one in job.placement.allocations} if job.placement is not None else set[int]()
+    def borrowed_again(self, service: str, joined: Iterable[Allocation]) -> tuple[Loan, ...]:
+        """The loans of a service by which it has again, under other ranks, what a replica of it that ended had.
+        `joined`: its new replicas."""
         found: list[Loan] = []
-        for one in placement.allocations:
-            if one.rank in had or not one.gpus:
-                continue
-            back = self._back.get((one.node_id, one.gpus[0]))
-            if back is not None and back.service == job.id:
+        for one in joined:
+            back = self._back.get((one.node_id, one.gpus[0])) if one.gpus else None
+            if back is not None and back.service == service:
                 found += [structs.replace(loan, rank=one.rank) for loan in back.loans]
                 self._back[one.node_id, one.gpus[0]] = structs.replace(back, loans=())
         return tuple(found)
