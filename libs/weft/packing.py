@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import IO, NoReturn
 
-import pathspec
 from msgspec import Struct
 
 from weft.client import Client, Refused
@@ -186,6 +185,8 @@ class _Ignores:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of `[[`, which Python may read in another way one day
                 named = [*_lines(folder, GIT_IGNORES), *_lines(folder, IGNORES)]
+                import pathspec  # slow to import
+
                 self._spec = pathspec.GitIgnoreSpec.from_lines([*NEVER, *named])
         except (ValueError, re.error, OverflowError, RecursionError) as error:
             raise _refused(f"{GIT_IGNORES} or {IGNORES}: {error}") from error

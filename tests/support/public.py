@@ -54,7 +54,11 @@ def signature(value: Any) -> str:
         return f": {inspect.signature(value.fget).return_annotation}" if value.fget else ""
     if not callable(value):
         return ""
-    return _UNPACKED.sub(r"**fields: \1", _ADDRESS.sub("", f"{inspect.signature(value)}"))
+    try:
+        known = inspect.signature(value, eval_str=True)
+    except NameError:  # a type that is imported when it is needed
+        known = inspect.signature(value)
+    return _UNPACKED.sub(r"**fields: \1", _ADDRESS.sub("", f"{known}"))
 
 
 if __name__ == "__main__":

@@ -267,6 +267,15 @@ def test_what_a_user_types_loads_nothing_that_only_a_service_needs() -> None:
     assert loaded.stdout.strip() == ""
 
 
+@pytest.mark.parametrize("name", ["run", "ps", "logs", "explain"])
+def test_a_command_imports_what_draws_and_what_few_need_when_it_needs_it(name: str) -> None:
+    """These libraries are more than half of what such a command would cost."""
+    slow = {"rich", "aiohttp", "yaml", "pathspec", "weft.planning.capacity", "weft.messages.webhooks", "weft.packing"}
+    code = f"import sys, weftd.cli.__main__, {COMMANDS[name].module}; print(*sorted({slow!r} & set(sys.modules)))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == ("weft.packing" if name == "run" else "")
+
+
 def test_a_terminal_that_cannot_spell_a_bar_gets_one_in_ascii() -> None:
     written = io.BytesIO()
     stream = io.TextIOWrapper(written, encoding="ascii")

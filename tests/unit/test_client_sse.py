@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.client.sse import data_of
+from weft.client.http import data_of
 
 STREAM = (
     b'retry: 1000\n\nid: 1-2\nevent: weft.jobs.placed\ndata: {"a": 1}\n\n: beat\n\ndata: {"b":\ndata: 2}\n\ndata: {"cut'

@@ -1,6 +1,6 @@
 """One object per gateway: `async with Client(url, token) as client`. Requests about jobs are here."""
 
-import secrets
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
@@ -138,7 +138,7 @@ class Client(
         body = spec if isinstance(spec, bytes) else msgspec.json.encode(spec)
         headers = {
             "Content-Type": MEDIA[content if isinstance(spec, bytes) else "json"],
-            "Idempotency-Key": key or f"auto-{secrets.token_hex(16)}",
+            "Idempotency-Key": key or f"auto-{os.urandom(16).hex()}",
         }
         return await self._wire.ask("POST", "/v1/jobs", Submitted, body=body, headers=headers)
 

@@ -4,16 +4,14 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 
 import msgspec
 
+from weft.client import seldom
 from weft.client.errors import Refused
+from weft.client.http import events_of
 from weft.client.paths import path_part, without_empty
-from weft.client.sse import events_of
 from weft.client.wire import JSON_HEADERS, Wire, worth_another
 from weft.domain.job import JobState
 from weft.domain.spec import JobSpec
 from weft.messages.http import Accepted, ClusterView, GpusView, HistoryView, NodesView, SpecificationsView
-from weft.messages.http.status import StatusView
-from weft.messages.live import LiveDelta, LiveSnapshot, QueueView
-from weft.messages.whatif import WhatIfView, WhatIfWanted
 
 SPECIFICATIONS_AT_ONCE = 50
 
@@ -30,14 +28,14 @@ class ClusterRequests:
         """All GPUs, or those of one node or pool."""
         return await self._wire.ask("GET", "/v1/gpus", GpusView, query=without_empty({"node": node, "pool": pool}))
 
-    async def status(self) -> StatusView:
+    async def status(self) -> "seldom.StatusView":
         """How the cluster itself is; for administrators and operators."""
-        return await self._wire.ask("GET", "/v1/status", StatusView)
+        return await self._wire.ask("GET", "/v1/status", seldom.StatusView)
 
     async def date(self) -> str:
         """The time by the gateway's clock, as HTTP has it."""
         async with self._wire.stream("/healthz", query={}, headers={}) as response:
-            return response.headers.get("Date", "")
+            return response.headers.get("date", "")
 
     async def drain(self, node: str, *, reason: str = "", until: float | None = None, evict: bool = False) -> Accepted:
         """Give a node no new work, `until` a time in seconds since 1970. `evict`: its runs go elsewhere."""
@@ -56,7 +54,7 @@ class ClusterRequests:
         """The cluster now, or as it was `at` a time, as for `job`."""
         return await self._wire.ask("GET", "/v1/cluster", ClusterView, query=without_empty({"at": at}))
 
-    async def live(self) -> AsyncGenerator[LiveSnapshot | LiveDelta, None]:
+    async def live(self) -> "AsyncGenerator[seldom.LiveSnapshot | seldom.LiveDelta, None]":
         """The cluster as a snapshot, and then what changes. Survives a restart of the gateway: it goes on with another
         snapshot, as it does when this reader was too slow."""
         retrying = self._wire.retrying()
@@ -65,12 +63,12 @@ class ClusterRequests:
             try:
                 async with self._wire.stream("/v1/live", query={}, headers={"Accept": "text/event-stream"}) as response:
                     retrying.connected()
-                    async for kind, data in events_of(response.content.iter_any()):
+                    async for kind, data in events_of(response.pieces()):
                         retrying.succeeded()
                         if kind == b"snapshot":
-                            yield msgspec.json.decode(data, type=LiveSnapshot)
+                            yield msgspec.json.decode(data, type=seldom.LiveSnapshot)
                         elif kind == b"delta":
-                            yield msgspec.json.decode(data, type=LiveDelta)
+                            yield msgspec.json.decode(data, type=seldom.LiveDelta)
             except OSError as error:
                 broken = error
             except Refused as error:
@@ -88,11 +86,11 @@ class ClusterRequests:
         text: str = "",
         offset: int = 0,
         limit: int = 100,
-    ) -> QueueView:
+    ) -> "seldom.QueueView":
         """A part of the queue in the order in force; without `states`, of the jobs that wait. `label`: `NAME=VALUE`."""
         query = {"tenant": tenant, "pool": pool, "kind": kind, "state": ",".join(states), "label": label, "text": text}
         numbers = {"offset": str(offset or ""), "limit": str(limit)}
-        return await self._wire.ask("GET", "/v1/queue", QueueView, query=without_empty({**query, **numbers}))
+        return await self._wire.ask("GET", "/v1/queue", seldom.QueueView, query=without_empty({**query, **numbers}))
 
     async def history(self, *, pool: str = "default", after: str = "", limit: int = 1000) -> HistoryView:
         """The records of a pool behind `after`, one page of them; for an administrator."""
@@ -114,8 +112,8 @@ class ClusterRequests:
         query = without_empty({"seconds": str(seconds or ""), "pool": pool})
         return await self._wire.read("GET", "/v1/trace", query=query)
 
-    async def what_if(self, wanted: WhatIfWanted) -> WhatIfView:
+    async def what_if(self, wanted: "seldom.WhatIfWanted") -> "seldom.WhatIfView":
         """Which jobs would gain and which lose if that were so."""
         return await self._wire.ask(
-            "POST", "/v1/what-if", WhatIfView, body=msgspec.json.encode(wanted), headers=JSON_HEADERS, once=True
+            "POST", "/v1/what-if", seldom.WhatIfView, body=msgspec.json.encode(wanted), headers=JSON_HEADERS, once=True
         )

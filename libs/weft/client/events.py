@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator
 import msgspec
 
 from weft.client.errors import Refused
+from weft.client.http import data_of
 from weft.client.paths import job_path, without_empty
-from weft.client.sse import data_of
 from weft.client.wire import Wire, worth_another
 from weft.domain.job import FINAL
 from weft.messages.http import EventView
@@ -61,7 +61,7 @@ class EventRequests:
                     if response.status == 204:
                         return
                     retrying.connected()
-                    async for data in data_of(response.content.iter_any()):
+                    async for data in data_of(response.pieces()):
                         event = msgspec.json.decode(data, type=EventView)
                         after = event.cursor
                         retrying.succeeded()

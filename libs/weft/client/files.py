@@ -5,15 +5,12 @@ import os
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from io import FileIO
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from weft.client.errors import ClientError, Refused
+from weft.client.http import Stream
 from weft.client.paths import job_path, without_empty
 from weft.client.wire import Wire, worth_another
 from weft.messages.files import Area, FilesDeletedView, JobFile, JobFilesView
-
-if TYPE_CHECKING:
-    import aiohttp
 
 Took = Callable[[int], None]
 
@@ -77,7 +74,7 @@ class FileRequests:
             rest = _rest(part)
             try:
                 async with self._wire.stream(job_path(job, "/file"), query=query, headers=rest) as response:
-                    mark = response.headers["ETag"]
+                    mark = response.headers["etag"]
                     if part is None or part.mark != mark:
                         part = _Part(target, f"{job} {path} {mark} {target.name}", mark)
                     size, begins = _extent(response)
@@ -111,10 +108,10 @@ class _Part:
         self._path = target.with_name(f".weft-{hashlib.sha256(name.encode()).hexdigest()[:16]}")
         self.size = self._path.stat().st_size if self._path.exists() else 0
 
-    async def take(self, response: "aiohttp.ClientResponse", took: Took, succeeded: Callable[[], None]) -> None:
+    async def take(self, response: Stream, took: Took, succeeded: Callable[[], None]) -> None:
         """Add what comes. Raises OSError if the connection breaks, ClientError if another copy adds to the part."""
         with self._opened() as file:
-            async for chunk in response.content.iter_any():
+            async for chunk in response.pieces():
                 try:
                     file.write(chunk)
                 except OSError as error:
@@ -196,12 +193,12 @@ def _rest(part: _Part | None) -> dict[str, str]:
     return {"Range": f"bytes={part.size}-", "If-Range": part.mark}
 
 
-def _extent(response: "aiohttp.ClientResponse") -> tuple[int, int]:
+def _extent(response: Stream) -> tuple[int, int]:
     """The size of the file, and the byte with which the answer begins."""
     if response.status == 206:
-        span, _, size = response.headers["Content-Range"].removeprefix("bytes ").partition("/")
+        span, _, size = response.headers["content-range"].removeprefix("bytes ").partition("/")
         return int(size), int(span.partition("-")[0])
-    return int(response.headers["Content-Length"]), 0
+    return int(response.headers["content-length"]), 0
 
 
 def _run(rank: int, role: str, epoch: int | None) -> Mapping[str, str]:

@@ -84,12 +84,12 @@ class LogRequests:
         while True:
             try:
                 async with self._wire.stream(job_path(job, "/logs"), query={**query, **at}, headers={}) as response:
-                    query["epoch"] = response.headers["X-Weft-Epoch"]
+                    query["epoch"] = response.headers["x-weft-epoch"]
                     begin = _begin(response.headers, reached, gap)
-                    if not end and response.content_length is not None:
-                        end = begin + response.content_length  # the log's size at the first request
+                    if not end and response.length is not None:
+                        end = begin + response.length  # the log's size at the first request
                     reached = begin
-                    async for chunk in response.content.iter_any():
+                    async for chunk in response.pieces():
                         yield chunk
                         reached += len(chunk)
                         retrying.succeeded()
@@ -137,9 +137,9 @@ class LogRequests:
                 async with self._wire.stream(job_path(job, "/logs"), query=query, headers={}) as response:
                     connected = True
                     retrying.connected()
-                    following.epoch = int(response.headers["X-Weft-Epoch"])
+                    following.epoch = int(response.headers["x-weft-epoch"])
                     following.offset = _begin(response.headers, following.offset, gap)
-                    async for chunk in response.content.iter_any():
+                    async for chunk in response.pieces():
                         following.offset += len(chunk)
                         retrying.succeeded()
                         yield chunk
@@ -181,10 +181,10 @@ class LogRequests:
 def _begin(headers: Mapping[str, str], asked: int | None, gap: OnGap) -> int:
     """The offset of an answer's first byte; `asked` None: the last bytes were requested."""
     missed = asked if asked is not None else 0
-    begin, begins = int(headers.get("X-Weft-Offset", missed)), int(headers.get("X-Weft-Begins", "0"))
+    begin, begins = int(headers.get("x-weft-offset", missed)), int(headers.get("x-weft-begins", "0"))
     if begins == begin > missed:
-        reason = f"dropped by the limits of node {headers.get('X-Weft-Node', '')} (EXECUTOR_LOG_BYTES_MAX)"
-        gap(Gap(epoch=int(headers["X-Weft-Epoch"]), begins=missed, ends=begin, reason=reason))
+        reason = f"dropped by the limits of node {headers.get('x-weft-node', '')} (EXECUTOR_LOG_BYTES_MAX)"
+        gap(Gap(epoch=int(headers["x-weft-epoch"]), begins=missed, ends=begin, reason=reason))
     return begin
 
 

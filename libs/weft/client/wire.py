@@ -1,7 +1,6 @@
 """Requests to the gateway: bounded, repeated where that is safe, every refusal as one error."""
 
 import asyncio
-import io
 import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -12,7 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from weft.client.errors import ClientError, Refused, Unreachable
-from weft.client.http_get import Gets, Reply
+from weft.client.http import Exchange, Reply, Requests, Stream
 from weft.client.paths import checked_text
 from weft.messages.http import ErrorView
 from weft.messages.tolerant import TolerantDecoder
@@ -27,7 +26,6 @@ CONNECT_SECONDS_MAX = 5.0
 ANSWER_SECONDS_MAX = 30.0
 SILENCE_SECONDS_MAX = 45.0  # of a stream: longer than the gateway's heartbeat, and than the gateway waits for a node
 PAUSE_SECONDS_MIN = 0.1
-ASKED_FIRST_BYTES = 65536  # a larger body is sent once the gateway has agreed to take it
 PAUSE_SECONDS_MAX = 2.0
 LIVED_SECONDS_MIN = 5.0  # a stream that was open for longer counts as a success
 AGAIN = (429, 502, 503, 504)  # the gateway, or a proxy before it, is away for a moment, or got too many requests
@@ -40,7 +38,7 @@ _NEXT = re.compile(r'<([^>]*)>; rel="next"')
 
 
 class Wire:
-    """The connections to one gateway. aiohttp, which is slow to import, is imported by what needs it.
+    """The connections to one gateway.
 
     `retry_seconds`: how long it repeats a request while the gateway is away; `first_seconds`: the same for one
     that has not answered yet."""
@@ -62,7 +60,7 @@ class Wire:
         self._clock = clock
         self._ca_file = ca_file
         self._tls: ssl.SSLContext | None = None
-        self._gets: Gets | None = None
+        self._requests: Requests | None = None
         self._session: aiohttp.ClientSession | None = None
         self._gateway_version = ""
 
@@ -72,12 +70,12 @@ class Wire:
                 self._tls = await asyncio.to_thread(ssl.create_default_context, cafile=self._ca_file or None)
         except (OSError, ValueError) as error:
             raise ClientError(f"{self._ca_file} is not a file of certificates: {_words(error)}") from error
-        self._gets = Gets(self._url, self._headers, lambda: self._tls)
+        self._requests = Requests(self._url, self._headers, lambda: self._tls)
 
     async def close(self) -> None:
-        if self._gets is not None:
-            self._gets.close()
-            self._gets = None
+        if self._requests is not None:
+            self._requests.close()
+            self._requests = None
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -145,9 +143,10 @@ class Wire:
         """The bytes of one answer, and its headers, their names in lower case."""
         retrying = self.retrying()
         while True:
+            exchange = Exchange(method, path, query=_checked(query), headers=headers, body=body, once=once)
             try:
                 async with asyncio.timeout(seconds):
-                    reply = await self._reply(method, path, query=_checked(query), headers=headers, body=body)
+                    reply = await self._sent(exchange)
                 self._seconds = self._retry_seconds
                 self._gateway_version = reply.headers.get(HEADER.lower(), "")
                 if reply.status < 300:
@@ -159,58 +158,30 @@ class Wire:
                 raise self._untrusted(untrusted) from untrusted
             except OSError as broken:
                 error = broken
-                if once and not _never_sent(broken):
+                if once and exchange.is_sent:
                     raise Unreachable(f"{self._url}: {_words(broken)}; the request may have been executed") from broken
             await retrying.pause(error)
 
-    async def _reply(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None,
-        headers: Mapping[str, str] | None,
-        body: bytes | None,
-    ) -> Reply:
+    async def _sent(self, exchange: Exchange) -> Reply:
         """One try. Raises OSError."""
-        if method == "GET":
-            assert self._gets is not None, "use it inside `async with`"
-            return await self._gets.get(path, query or {}, headers or {}, connect_seconds=CONNECT_SECONDS_MAX)
-        async with (
-            _as_os_errors(),
-            self._open.request(
-                method,
-                f"{self._url}{path}",
-                params=query,
-                data=None if body is None else io.BytesIO(body),
-                headers=headers,
-                timeout=_timeout(),
-                allow_redirects=False,
-                expect100=body is not None and len(body) > ASKED_FIRST_BYTES,
-            ) as response,
-        ):
-            self._seconds = self._retry_seconds
-            return Reply(response.status, _lowered(response.headers), await response.read())
+        return await self._open.send(exchange, connect_seconds=CONNECT_SECONDS_MAX)
+
+    @property
+    def _open(self) -> Requests:
+        assert self._requests is not None, "use it inside `async with`"
+        return self._requests
 
     @asynccontextmanager
-    async def stream(
-        self, path: str, *, query: Mapping[str, str], headers: Mapping[str, str]
-    ) -> AsyncIterator["aiohttp.ClientResponse"]:
+    async def stream(self, path: str, *, query: Mapping[str, str], headers: Mapping[str, str]) -> AsyncIterator[Stream]:
         """One answer that stays open; never repeated. Raises Refused, ClientError, or OSError."""
+        exchange = Exchange("GET", path, query=_checked(query), headers=headers)
         try:
-            async with (
-                _as_os_errors(),
-                self._open.get(
-                    f"{self._url}{path}",
-                    params=_checked(query),
-                    headers=headers,
-                    timeout=_timeout(silence=SILENCE_SECONDS_MAX),
-                    allow_redirects=False,
-                ) as response,
-            ):
+            async with self._open.stream(
+                exchange, connect_seconds=CONNECT_SECONDS_MAX, silence_seconds=SILENCE_SECONDS_MAX
+            ) as response:
                 self._seconds = self._retry_seconds
                 if response.status >= 300:
-                    raise _refused(response.status, await response.read(), _lowered(response.headers))
+                    raise _refused(response.status, await response.read(), response.headers)
                 yield response
         except ssl.SSLCertVerificationError as untrusted:
             raise self._untrusted(untrusted) from untrusted
@@ -222,7 +193,7 @@ class Wire:
         timeout = aiohttp.ClientWSTimeout(ws_close=CONNECT_SECONDS_MAX)
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
-                return await self._open.ws_connect(
+                return await self._opened_session.ws_connect(
                     f"{self._url}{path}",
                     params=_checked(query),
                     timeout=timeout,
@@ -231,8 +202,8 @@ class Wire:
                 )
         except aiohttp.WSServerHandshakeError as refused:
             # The refusal's own words are not in that error; asked without the upgrade, the gateway says them again.
-            async with self._open.get(f"{self._url}{path}", params=query, allow_redirects=False) as response:
-                again = _refused(response.status, await response.read(), _lowered(response.headers))
+            reply = await self._sent(Exchange("GET", path, query=query))
+            again = _refused(reply.status, reply.body, reply.headers)
             if again.status == refused.status:
                 raise again from refused
             raise Refused(refused.status, "", f"refused with status {refused.status}: {refused.message}") from None
@@ -249,9 +220,9 @@ class Wire:
         return Retrying(self._url, lambda: self._seconds, self._clock)
 
     @property
-    def _open(self) -> "aiohttp.ClientSession":
-        """The session of aiohttp, made when it is first needed."""
-        assert self._gets is not None, "use it inside `async with`"
+    def _opened_session(self) -> "aiohttp.ClientSession":
+        """The session of aiohttp, which is slow to import, for WebSockets."""
+        assert self._requests is not None, "use it inside `async with`"
         if self._session is None:
             import aiohttp
 
@@ -308,40 +279,9 @@ def _words(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-@asynccontextmanager
-async def _as_os_errors() -> AsyncIterator[None]:
-    """Raise each error of aiohttp that is no OSError as a ConnectionError."""
-    import aiohttp
-
-    try:
-        yield
-    except OSError:
-        raise
-    except aiohttp.ClientError as error:
-        raise ConnectionError(_words(error)) from error
-
-
-def _timeout(silence: float | None = None) -> "aiohttp.ClientTimeout":
-    """The bounds of one try, beside that of the whole."""
-    import aiohttp
-
-    return aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS_MAX, sock_read=silence)
-
-
-def _never_sent(error: OSError) -> bool:
-    """Return True if no connection was made for the request, which aiohttp sent."""
-    import aiohttp
-
-    return isinstance(error, aiohttp.ClientConnectorError)
-
-
 def _reason(error: ssl.SSLCertVerificationError) -> object:
     """The error of ssl, which aiohttp has inside its own."""
     return getattr(error, "certificate_error", error)
-
-
-def _lowered(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name.lower(): value for name, value in headers.items()}
 
 
 def _checked(query: Mapping[str, str] | None) -> Mapping[str, str] | None:

@@ -14,3 +14,10 @@ def listed(names: Sequence[str], most: int | None = None) -> str:
     if most is not None and len(names) > most:
         return f"{', '.join(names[:most])} and {len(names) - most:,} more"
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
+
+
+def gpu_text(count: float) -> str:
+    """`2 GPUs`, `0.5 of a GPU`; `CPUs` where it has no GPU."""
+    if 0 < count < 1:
+        return f"{count:.4g} of a GPU"
+    return plural(count, "GPU") if count else "CPUs and memory"

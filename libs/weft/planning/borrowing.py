@@ -12,7 +12,7 @@ from weft.domain.job import Allocation, Job, JobState, Loan
 from weft.domain.shares import gpus_held
 from weft.domain.sizes import how_resized
 from weft.domain.spec import Kind, ResizeHow
-from weft.domain.text import listed, plural
+from weft.domain.text import gpu_text, listed, plural
 from weft.planning.capacity import FreeCapacity
 from weft.planning.preemption import Holder
 from weft.planning.preemption.loss import loss
@@ -205,13 +205,6 @@ def loans_text(loans: Iterable[Loan]) -> str:
     for loan in loans:
         lent[loan.lender] = lent.get(loan.lender, 0.0) + loan.gpus
     return listed([f"{gpu_text(count)} of {lender}" for lender, count in lent.items()])
-
-
-def gpu_text(count: float) -> str:
-    """`2 GPUs`, `0.5 of a GPU`; `CPUs` where it has no GPU."""
-    if 0 < count < 1:
-        return f"{count:.4g} of a GPU"
-    return plural(count, "GPU") if count else "CPUs and memory"
 
 
 def why_nobody_lends(service: Job, holding: Iterable[Job]) -> tuple[str, dict[str, float]]:

@@ -1,31 +1,13 @@
-"""Arrays on the command line: `A`, `A_3` and `A_[1-3]` in place of a job, and one row for each array."""
-
-from collections.abc import Callable, Sequence
-
-from rich.table import Table
-from rich.text import Text
+"""Arrays on the command line: `A`, `A_3` and `A_[1-3]` in place of a job."""
 
 from weft.client import Client, Refused
 from weft.domain.arrays import ARRAY_PREFIX, JOB_PREFIX, IndicesError, indices_text, split_elements
-from weft.domain.job import JobState
 from weft.domain.selection import is_pattern
 from weft.domain.text import plural
 from weft.messages.http import ArrayAsked, ArrayView, JobView
 from weftd.cli import page
 from weftd.cli.cli_error import CliError
-from weftd.cli.formatting import clean, number, span
-from weftd.cli.rendering.context import RenderContext, fitting, plain, state_text, table
-
-_SHOWN = (
-    JobState.RUNNING,
-    JobState.STARTING,
-    JobState.PLACED,
-    JobState.STOPPING,
-    JobState.QUEUED,
-    JobState.FAILED,
-    JobState.CANCELLED,
-    JobState.SUCCEEDED,
-)
+from weftd.cli.formatting import clean
 
 
 async def the_array(client: Client, wanted: str) -> tuple[str, str] | None:
@@ -83,14 +65,11 @@ async def show_instead(client: Client, wanted: str, *, json: bool) -> bool:
     if json:
         page.json_line(found)
     else:
+        from weftd.cli.rendering.arrays import arrays_table  # imports rich, which is slow to import
+
         page.show(arrays_table([found], page.context(), tenants=False))
         page.note(f"its elements: `weft ps --elements --name '{clean(found.name)}-*'`; of one: `{clean(found.name)}_0`")
     return True
-
-
-def ended_line(array: ArrayView) -> Text:
-    """`part a-abc 39 succeeded, 1 failed`."""
-    return Text.assemble(plain(array.name, "bold"), " ", plain(array.id, "dim"), " ", states_text(array))
 
 
 async def cancel(client: Client, wanted: str) -> ArrayAsked | None:
@@ -110,33 +89,3 @@ async def requeue(client: Client, wanted: str, *, failed: bool) -> ArrayAsked | 
 def asked_sentence(asked: ArrayAsked) -> str:
     what = "will end" if asked.ask == "cancel" else "will go back to the queue"
     return f"{plural(asked.elements, 'element')} of {asked.id} {what}"
-
-
-def arrays_table(arrays: Sequence[ArrayView], context: RenderContext, *, tenants: bool) -> Table:
-    """One line for each array, with how many of its elements are in each state."""
-    columns: dict[str, Callable[[ArrayView], Text | str]] = {
-        "ARRAY": lambda each: plain(each.id),
-        "NAME": lambda each: plain(each.name),
-        "TENANT": lambda each: plain(each.tenant),
-        "FOR": lambda each: span((each.ended_at or context.now) - each.submitted_at),
-        "GPUS": lambda each: number(each.gpus) if each.gpus else "-",
-        "AT ONCE": lambda each: "-" if each.at_once is None else str(each.at_once),
-        "ELEMENTS": states_text,
-    }
-    if not tenants:
-        del columns["TENANT"]
-    cells = {title: [cell(each) for each in arrays] for title, cell in columns.items()}
-    shown = fitting(cells, context, drop=("GPUS", "AT ONCE", "TENANT", "FOR"), flexible="ELEMENTS")
-    made = table(*shown, context=context, right=("AT ONCE",), flexible="ELEMENTS", one_line=context.tiny)
-    for row in zip(*(cells[title] for title in shown), strict=True):
-        made.add_row(*row)
-    return made
-
-
-def states_text(array: ArrayView) -> Text:
-    """`8 running, 90 queued, 2 failed`, and why those that wait do."""
-    parts = [
-        Text.assemble(f"{array.states[state]} ", state_text(state)) for state in _SHOWN if state.value in array.states
-    ]
-    why = array.waiting_for.sentence if array.waiting_for is not None and JobState.QUEUED in array.states else ""
-    return Text(", ").join(parts).append(f" · {why}" if why else "", "dim")

@@ -10,7 +10,6 @@ from msgspec import structs
 from weft.client import Refused
 from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weft.domain.spec import JobSpec
-from weft.packing import venv_of
 from weftd.cli.cli_error import CliError
 
 
@@ -54,6 +53,8 @@ def env_along(args: argparse.Namespace, environment: Mapping[str, str], *, conta
     `CliError`."""
     if args.venv and contained:
         raise CliError("is for processes: a container has the environment of its image", field="--venv", status=2)
+    from weft.packing import venv_of  # slow to import
+
     try:
         own = venv_of(environment) if args.venv else {}
     except Refused as error:

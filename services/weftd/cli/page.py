@@ -11,15 +11,18 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import msgspec
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
 
 from weft.client.terminal import cleaned
 from weftd.cli.formatting import clean_lines
-from weftd.cli.rendering.context import RenderContext
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from weftd.cli.rendering.context import RenderContext
+    from weftd.cli.screen import Screen
 
 _PLAIN_WIDTH = 10_000  # a pipe has no width: nothing is broken or cut
 _LOOKALIKES = {"━": "#", "╸": "=", "─": "-", "·": ".", "■": "#", "▐": "[", "▌": "]", "…": "~", "×": "x"}
@@ -27,30 +30,25 @@ _LOOKALIKES = {"━": "#", "╸": "=", "─": "-", "·": ".", "■": "#", "▐":
 _STEERING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
-class Screen(Console):
-    """Prints every text without what would steer the terminal, whichever drawing it is in."""
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):
-            harms = not segment.control and not segment.text.isprintable()
-            yield segment._replace(text=clean_lines(segment.text)) if harms else segment
-
-
-def context(stream: TextIO | None = None) -> RenderContext:
+def context(stream: TextIO | None = None) -> "RenderContext":
     """The look of this stream, now."""
+    from weftd.cli.rendering.context import RenderContext  # imports rich, which is slow to import
+
     screen = console(stream or sys.stdout)
     return RenderContext(now=time.time(), width=screen.width, bars=screen.is_terminal)
 
 
-def console(stream: TextIO) -> Screen:
+def console(stream: TextIO) -> "Screen":
     """A screen for this stream: as wide as the terminal, or without a width. Characters that it lacks become ASCII."""
+    from weftd.cli.screen import Screen  # imports rich, too
+
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="weft-lookalikes")
     width = None if stream.isatty() else _PLAIN_WIDTH
     return Screen(file=stream, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
 
 
-def show(drawn: RenderableType) -> None:
+def show(drawn: "RenderableType") -> None:
     """Print one page on stdout, without the blanks at the ends of lines, which come from columns."""
     screen = console(sys.stdout)
     with screen.capture() as captured:
@@ -124,7 +122,7 @@ def answered(args: argparse.Namespace, value: object, text: str) -> None:
 
 
 def drawn(
-    args: argparse.Namespace, value: object, draw: Callable[[RenderContext], RenderableType], none: str = ""
+    args: argparse.Namespace, value: object, draw: "Callable[[RenderContext], RenderableType]", none: str = ""
 ) -> None:
     """Print the API's answer to a question: as JSON, drawn, or, of an empty one, the note `none`."""
     if args.json:

@@ -6,9 +6,12 @@ their text (aliases), and values of unexpected types (timestamps). Here the pars
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import yaml
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    import yaml
 
 YAML_BYTES_MAX = 64 << 10
 DEPTH_MAX = 32
@@ -45,6 +48,8 @@ class _Open(Struct):
 
 def read_yaml(body: bytes) -> Value:
     """The single document in the text. Raises DocumentError."""
+    import yaml  # slow to import, and a specification in JSON needs none
+
     if len(body) > YAML_BYTES_MAX:
         raise DocumentError("", f"YAML is read up to {YAML_BYTES_MAX >> 10} KiB, this is {len(body)} bytes; send JSON")
     try:
@@ -54,6 +59,8 @@ def read_yaml(body: bytes) -> Value:
 
 
 def _built(events: Iterator[object]) -> Value:
+    import yaml
+
     documents: list[Value] = []
     opened: list[_Open] = []
     for count, event in enumerate(events):
@@ -111,7 +118,7 @@ def _check_plain(event: "yaml.ScalarEvent | yaml.CollectionStartEvent", opened: 
         raise DocumentError(_path(opened), "YAML anchors and aliases are not accepted")
 
 
-def _scalar(event: yaml.ScalarEvent) -> Value:
+def _scalar(event: "yaml.ScalarEvent") -> Value:
     text = event.value
     if not event.implicit[0] or len(text) > NUMBER_CHARACTERS_MAX:
         return text

@@ -15,7 +15,7 @@ from weft.domain.quantity import duration_text
 from weft.messages.http import JobView
 from weftd.cli.demo.board import in_words
 from weftd.cli.demo.checks import CheckResult, Evidence, spent
-from weftd.cli.page import Screen
+from weftd.cli.screen import Screen
 
 WIDTH = 120  # where there is no terminal to ask
 LINES_SHOWN = 8

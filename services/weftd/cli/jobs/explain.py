@@ -9,9 +9,6 @@ from weft.domain.job import JobState
 from weft.messages.http import JobView
 from weftd.cli import connection, page
 from weftd.cli.arrays import show_instead
-from weftd.cli.rendering.explanation import explanation, tuned_lines
-from weftd.cli.rendering.failure import hint
-from weftd.cli.rendering.jobs import held_emulated
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -32,6 +29,10 @@ async def explain(args: argparse.Namespace) -> int:
         if args.json:
             page.json_line(told)
             return 0
+        from weftd.cli.rendering.explanation import explanation, tuned_lines  # imports rich, which is slow to import
+        from weftd.cli.rendering.failure import hint
+        from weftd.cli.rendering.jobs import held_emulated
+
         nodes = (await client.nodes()).nodes if told.holders else ()
         job = await client.job(told.job_id) if told.state is JobState.FAILED else None
         words = await last_words(client, job) if job is not None else None

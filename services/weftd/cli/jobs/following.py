@@ -6,7 +6,6 @@ from contextlib import aclosing
 
 from weft.client import Client, Refused
 from weft.client.failure import last_words
-from weft.domain.arrays import ARRAY_PREFIX
 from weft.domain.job import FINAL, JobState
 from weft.messages.http import JobView, Submitted
 from weftd.cli import page
@@ -18,15 +17,6 @@ from weftd.cli.rendering.story import event_line, happened
 FOLLOWED_RANK = 0
 
 _FINAL_EVENTS = frozenset(state.value for state in FINAL)
-
-
-def submitted_line(submitted: Submitted) -> str:
-    """The line about a submitted job, with the commands that follow it."""
-    again = "" if submitted.created else " had been submitted with this key before"
-    if submitted.id.startswith(ARRAY_PREFIX):
-        many = f", {submitted.elements} elements" if submitted.elements else ""
-        return f"{submitted.name}{many}{again}: `weft ps` shows it, `weft logs {submitted.id}_3` what element 3 wrote"
-    return f"{submitted.name}{again}: `weft logs -f {submitted.id}` follows it, `weft ps` shows all"
 
 
 async def follow(client: Client, submitted: Submitted) -> int:

@@ -5,9 +5,10 @@ import sys
 
 from weft.client import Client
 from weft.messages.http import Submitted
-from weftd.cli import arrays, page
+from weftd.cli import page
 from weftd.cli.jobs.logs import JOBS_MAX, follow_jobs
 from weftd.cli.jobs.wait import exit_status_of_array, until_array_over
+from weftd.cli.rendering.arrays import ended_line
 
 
 async def follow_array(client: Client, submitted: Submitted) -> int:
@@ -25,5 +26,5 @@ async def follow_array(client: Client, submitted: Submitted) -> int:
         goes_on = f"{array.name} goes on: `weft wait {array.id}` waits for it, `weft cancel {array.id}` ends it"
         page.remark(f"\n{goes_on}")
         raise
-    page.console(sys.stderr).print(arrays.ended_line(over))
+    page.console(sys.stderr).print(ended_line(over))
     return await exit_status_of_array(client, over)

@@ -21,7 +21,6 @@ from weftd.cli import arrays, connection, page
 from weftd.cli.cli_error import CliError
 from weftd.cli.formatting import clean
 from weftd.cli.jobs import selection
-from weftd.cli.rendering.jobs import failure_text
 
 EVERY_RANK = "all"
 JOBS_MAX = 20  # whose logs are shown at once
@@ -125,6 +124,8 @@ async def _ranks(client: Client, job: JobView, args: argparse.Namespace) -> Sequ
         return [int(args.rank)]
     failed = failed_rank(job) if args.epoch in (None, job.epoch) and args.role is None else None
     if failed is not None and job.replicas > 1:
+        from weftd.cli.rendering.jobs import failure_text  # imports rich, which is slow to import
+
         page.remark(f"rank {failed} of {job.name}, which failed first ({failure_text(job)}); --rank all shows all")
     return [failed or 0]
 

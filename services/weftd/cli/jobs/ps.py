@@ -16,11 +16,10 @@ from weft.domain.job import HOLDING, JobState
 from weft.messages.eta import Estimate
 from weft.messages.http import ArrayView, JobsView, NodesView
 from weftd.cli import connection, page
-from weftd.cli.arrays import arrays_table, whole_array
+from weftd.cli.arrays import whole_array
 from weftd.cli.cli_error import CliError
 from weftd.cli.formatting import clean
 from weftd.cli.jobs import selection
-from weftd.cli.rendering.jobs import held_emulated, jobs_table, silences
 
 _PAGE = 100
 _STARTS_MAX = 200  # of the jobs that wait, those whose start is asked for
@@ -79,6 +78,16 @@ async def ps(args: argparse.Namespace) -> int:
     if not view.jobs and not arrays:
         _say_none(args, wanted, states)
         return 0
+    _draw(view, arrays, nodes, starts)
+    if view.before is not None:
+        page.note(f"there are older ones: --limit {2 * args.limit}")
+    return 0
+
+
+def _draw(view: JobsView, arrays: Sequence[ArrayView], nodes: NodesView, starts: Mapping[str, Estimate]) -> None:
+    from weftd.cli.rendering.arrays import arrays_table  # imports rich, which is slow to import
+    from weftd.cli.rendering.jobs import held_emulated, jobs_table, silences
+
     tenants = len({job.tenant for job in view.jobs}) > 1
     emulated, silent = held_emulated(nodes.nodes), silences(nodes.nodes)
     if view.jobs:
@@ -88,9 +97,6 @@ async def ps(args: argparse.Namespace) -> int:
     if arrays:
         several = len({job.tenant for job in view.jobs} | {array.tenant for array in arrays}) > 1
         page.show(arrays_table(arrays, page.context(), tenants=several))
-    if view.before is not None:
-        page.note(f"there are older ones: --limit {2 * args.limit}")
-    return 0
 
 
 def _print_ids(view: JobsView, arrays: Sequence[ArrayView]) -> None:

@@ -16,8 +16,7 @@ from weft.domain.spec import Kind, ResizeHow, TuningMode
 from weftd.cli import connection, page
 from weftd.cli.attachments import env_option, secret_option, venv_option
 from weftd.cli.cli_error import CliError
-from weftd.cli.jobs.following import follow, submitted_line
-from weftd.cli.jobs.following_array import follow_array
+from weftd.cli.jobs.submitted import follow_submitted, submitted_line
 from weftd.cli.jobs.sync import pack, store, sync_option
 from weftd.cli.spec import MODEL_HELP, option_of, spec_of
 
@@ -165,7 +164,7 @@ async def run(args: argparse.Namespace) -> int:
         if _ignores_input(args, sys.stdin):
             page.notes_on(args, ["standard input is not passed to the job: it reads nothing there"])
         if args.follow:
-            return await (follow_array if spec.is_array else follow)(client, submitted)
+            return await follow_submitted(client, submitted)
     page.note(submitted_line(submitted))
     return 0
 

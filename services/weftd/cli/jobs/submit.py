@@ -12,14 +12,12 @@ from msgspec import structs
 
 from weft.client import Refused
 from weft.client.place import PATIENT_SECONDS
-from weft.domain.arrays import ARRAY_PREFIX
 from weft.domain.decoding.spec_decoder import SPEC_BYTES_MAX, SpecError, decode_spec
 from weft.domain.spec import JobSpec
 from weftd.cli import connection, page
 from weftd.cli.attachments import env_option, read_with_env, secret_option, venv_option
 from weftd.cli.cli_error import CliError
-from weftd.cli.jobs.following import follow, submitted_line
-from weftd.cli.jobs.following_array import follow_array
+from weftd.cli.jobs.submitted import follow_submitted, submitted_line
 from weftd.cli.jobs.sync import pack, store, sync_option
 
 
@@ -57,8 +55,7 @@ async def submit(args: argparse.Namespace) -> int:
             raise CliError(error.reason + more, field=error.field) from error  # a field of the file
         page.notes_on(args, submitted.notes)
         if args.follow:
-            is_array = submitted.id.startswith(ARRAY_PREFIX)
-            return await (follow_array if is_array else follow)(client, submitted)
+            return await follow_submitted(client, submitted)
     page.answered(args, submitted, submitted.id)
     page.note(submitted_line(submitted))
     return 0

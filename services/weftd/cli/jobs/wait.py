@@ -16,6 +16,7 @@ from weft.messages.http import ArrayView, JobView
 from weftd.cli import arrays, connection, page
 from weftd.cli.cli_error import CliError
 from weftd.cli.jobs.following import exit_status_of
+from weftd.cli.rendering.arrays import ended_line as array_ended_line
 from weftd.cli.rendering.jobs import ended_line
 
 TIMED_OUT = 124  # as timeout(1) has it
@@ -77,7 +78,7 @@ async def _one(client: Client, named: JobView | ArrayView, statuses: dict[str, i
     if args.json:
         page.json_line(over)
     else:
-        page.show(arrays.ended_line(over) if isinstance(over, ArrayView) else ended_line(over))
+        page.show(array_ended_line(over) if isinstance(over, ArrayView) else ended_line(over))
 
 
 async def until_array_over(client: Client, array_id: str) -> ArrayView:

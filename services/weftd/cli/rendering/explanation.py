@@ -10,10 +10,9 @@ from rich.text import Text
 
 from weft.client.failure import LastWords
 from weft.domain.job import HELD_FOR, Cause, CauseCode, JobState
-from weft.domain.text import plural
+from weft.domain.text import gpu_text, plural
 from weft.messages.eta import Estimate
 from weft.messages.http import JobView
-from weft.planning.borrowing import gpu_text
 from weft.planning.reasons.explain import Explanation, HolderSeen
 from weft.planning.reasons.failures import FAULTS
 from weftd.cli.formatting import clean, number, span

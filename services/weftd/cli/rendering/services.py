@@ -5,7 +5,7 @@ from rich.text import Text
 
 from weft.domain.job import Cause
 from weft.domain.spec import Objective
-from weft.domain.text import plural
+from weft.domain.text import gpu_text, plural
 from weft.messages.http.services import (
     EndpointsView,
     EndpointView,
@@ -14,7 +14,6 @@ from weft.messages.http.services import (
     ServiceView,
     UnreadyView,
 )
-from weft.planning.borrowing import gpu_text
 from weftd.cli.formatting import ago, clean, number, span
 from weftd.cli.rendering.context import RenderContext, plain, table
 

@@ -11,9 +11,9 @@ from msgspec import structs
 from weft.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, Step
 from weft.domain.sizes import how_resized
 from weft.domain.spec import ResizeHow
-from weft.domain.text import listed
+from weft.domain.text import gpu_text, listed
 from weft.planning import lending
-from weft.planning.borrowing import gpu_text, loans_text
+from weft.planning.borrowing import loans_text
 from weft.planning.lending import Back, GivesWay, KeepsGpu, Lent, LetsGpuGo
 from weftd.scheduler.thinking.decide import lifecycle
 from weftd.scheduler.thinking.decide.placing import following

@@ -1,0 +1,25 @@
+"""The end of `weft run` and `weft submit`: what was submitted, and whether to stay."""
+
+from weft.client import Client
+from weft.domain.arrays import ARRAY_PREFIX
+from weft.messages.http import Submitted
+
+
+async def follow_submitted(client: Client, submitted: Submitted) -> int:
+    """Follow a job or an array to its end; returns the exit status for the command."""
+    if submitted.id.startswith(ARRAY_PREFIX):
+        from weftd.cli.jobs.following_array import follow_array  # slow to import
+
+        return await follow_array(client, submitted)
+    from weftd.cli.jobs.following import follow
+
+    return await follow(client, submitted)
+
+
+def submitted_line(submitted: Submitted) -> str:
+    """What was submitted, and how to look at it."""
+    again = "" if submitted.created else " had been submitted with this key before"
+    if submitted.id.startswith(ARRAY_PREFIX):
+        many = f", {submitted.elements} elements" if submitted.elements else ""
+        return f"{submitted.name}{many}{again}: `weft ps` shows it, `weft logs {submitted.id}_3` what element 3 wrote"
+    return f"{submitted.name}{again}: `weft logs -f {submitted.id}` follows it, `weft ps` shows all"
