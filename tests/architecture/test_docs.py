@@ -293,7 +293,8 @@ RECORDS = sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))
 
 
 def test_every_decision_record_has_the_same_form() -> None:
-    form = re.compile(r"# \d+ · [A-Z].+\n\nDate: \d{4}-\d{2}-\d{2}\n\nStatus: (accepted|superseded by \d+|removed)\b")
+    status = r"Status: (proposed|accepted|superseded by \d+|removed)\b"
+    form = re.compile(r"# \d+ · [A-Z].+\n\nDate: \d{4}-\d{2}-\d{2}\n\n" + status)
     wrong = {
         path.name: headings
         for path in RECORDS

@@ -2,7 +2,7 @@
 
 `python -m tests.bench fairness` has a line of JSON at its end, and options of its own: see `tests.bench.fairness`.
 `python -m tests.bench cluster`, `contract`, `daily`, `dashboards`, `elastic`, `eta`, `health`, `hosts`, `house`,
-`kinds`, `partition`, `people`, `python`, `serving`, `sharing` and `shipped` too: each has a docstring.
+`kinds`, `partition`, `peers`, `people`, `python`, `serving`, `sharing` and `shipped` too: each has a docstring.
 `python -m tests.bench running --against PATH` runs parts of two checkouts in turns: see `tests.bench.against`.
 """
 
@@ -26,6 +26,7 @@ from tests.bench.hosts.measure import main as hosts
 from tests.bench.house import main as house
 from tests.bench.kinds.measure import main as kinds
 from tests.bench.partition.measure import main as partition
+from tests.bench.peers.measure import main as peers
 from tests.bench.people.measure import main as people
 from tests.bench.python import main as python
 from tests.bench.routing import main as routing
@@ -63,6 +64,7 @@ OWN = {
     "elastic": elastic,
     "eta": eta,
     "partition": partition,
+    "peers": peers,
     "people": people,
     "python": python,
     "serving": serving,

@@ -61,6 +61,15 @@ def _stats() -> tuple[dict[int, tuple[float, float]], dict[int, list[int]]]:
     return stats, children
 
 
+def family_of(pid: int) -> list[int]:
+    """A process and its descendants."""
+    _, children = _stats()
+    family = [pid]
+    for one in family:  # grows while it is walked
+        family += children[one]
+    return family
+
+
 def cpu_of(pid: int) -> float:
     """Seconds of processor time that one process has had, its children left out."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -69,7 +78,8 @@ def cpu_of(pid: int) -> float:
 
 def memory_of(pid: int) -> float:
     """Resident MiB of one process."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            return int(line.split()[1]) / 1024
+    with suppress(OSError):  # it has ended
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS"):
+                return int(line.split()[1]) / 1024
     return 0.0

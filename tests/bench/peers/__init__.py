@@ -1,0 +1,1 @@
+"""Weft beside other schedulers on this machine: see `tests.bench.peers.measure`."""
