@@ -14,6 +14,7 @@ from tests.support.stores import AT, World, names, told
 from weft.domain.decoding.elements import elements_of
 from weft.domain.health import HealthRecord, HealthState
 from weft.domain.job import Cause, CauseCode, Job, JobEvent, JobState
+from weft.domain.labels import Marking
 from weft.domain.selection import Selection
 from weft.domain.spec import Kind
 from weft.domain.tenants import Allowance
@@ -547,6 +548,20 @@ async def test_a_node_is_drained_with_the_ask_for_it(world: World) -> None:
     await world.scheduler.save_node(lease, node(drained=True), event="drained", cause="by admin", ask=ask.id)
     assert await world.scheduler.asks(pool="default", limit=10) == []
     assert (await world.gateway.nodes())[0].drained
+
+
+async def test_the_labels_of_a_node_are_stored_with_the_ask_for_them(world: World) -> None:
+    lease = await world.lead()
+    await world.scheduler.save_node(lease, node(), event="joined", cause="")
+    marking = Marking(labels={"zone": "a", "old": None}, taints={"dedicated": "vision"})
+    await world.gateway.ask(AskKind.MARK, subject_id="node-1", pool="default", tenant="admin", at=AT, marking=marking)
+    (ask,) = await world.scheduler.asks(pool="default", limit=10)
+    assert (ask.kind, ask.subject_id, ask.marking) == (AskKind.MARK, "node-1", marking)
+    marked = node(labels={"rack": "7", "zone": "a"}, taints={"dedicated": "vision"}, marking=marking)
+    await world.scheduler.save_node(lease, marked, event="changed", cause="by admin", ask=ask.id)
+    assert await world.scheduler.asks(pool="default", limit=10) == []
+    for store in (world.scheduler, world.gateway, world.scorer, world.reallocator):
+        assert await store.nodes() == [marked]
 
 
 async def test_the_health_of_a_node_is_stored_and_a_person_returns_a_gpu(world: World) -> None:

@@ -145,6 +145,34 @@ async def test_a_drained_node_takes_nothing_until_it_is_resumed(alice: Person) -
     assert (await alice.types("wait", job, "--timeout", "20")).status == 0
 
 
+async def test_a_job_runs_where_the_labels_match_and_where_it_tolerates_the_taints(alice: Person) -> None:
+    refused = await alice.types("run", "--where", "zone == 'b'", "--", "true")
+    assert refused.status != 0
+    assert "--where: no node of its pool matches `zone == 'b'`; no node has a label" in refused.err
+    refused = await alice.types("run", "--where", "zone = 'b'", "--", "true")
+    assert "--where: at character 6: `=` alone; did you mean `==`?" in refused.err
+    assert (await alice.types("label", "node-2", "zone=b", "nvlink=")).status == 0
+    assert (await alice.types("taint", "node-2", "dedicated=vision")).status == 0
+    await until_shown(alice, "nvlink, zone=b; taint dedicated=vision")
+    refused = await alice.types("run", "--where", "zone == 'b'", "--", "true")
+    assert "--tolerate: each node of its pool that matches its `where` has a taint" in refused.err
+    job = await alice.runs("--where", "zone == 'b' && nvlink", "--tolerate", "dedicated", "--", "true")
+    assert (await alice.types("wait", job, "--timeout", "20")).status == 0
+    view = await alice.cluster.until(job, lambda view: view.state.final)
+    assert view.nodes == ("node-2",)
+    assert "has labels zone=b, nvlink by" in (await alice.types("events")).out
+    assert (await alice.types("label", "node-2", "zone-", "nvlink-")).status == 0
+    assert (await alice.types("taint", "node-2", "dedicated-")).status == 0
+    assert (await alice.types("label", "node-1")).status == 2
+
+
+async def until_shown(alice: Person, text: str) -> None:
+    """Return once `weft nodes` shows the text."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while text not in (await alice.types("nodes")).out:  # noqa: ASYNC110 -- by looking alone
+            await asyncio.sleep(0.1)
+
+
 async def test_a_node_is_emptied_and_takes_jobs_again_at_a_time(alice: Person) -> None:
     job = await alice.runs("--name", "moves", "--gpus", "1", "--", "sh", "-c", "echo epoch $WEFT_EPOCH; sleep 600")
     view = await alice.cluster.until(job, lambda view: view.state is JobState.RUNNING)

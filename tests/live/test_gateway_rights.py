@@ -71,6 +71,7 @@ async def test_only_an_administrator_touches_nodes_and_tokens(world: World) -> N
         ("POST", "/v1/nodes/node-1/drain", None),
         ("POST", "/v1/nodes/node-1/resume", None),
         ("POST", "/v1/nodes/node-1/return?gpu=0", None),
+        ("PATCH", "/v1/nodes/node-1", {"labels": {"zone": "a"}}),
         ("POST", "/v1/tokens", {"tenant": "alice", "label": "x", "admin": True}),
         ("DELETE", "/v1/tokens/bob/test", None),
     ):

@@ -38,6 +38,8 @@ class ScriptedNode:
         self.not_enforced: tuple[str, ...] = (IGNORES_IMAGES,)  # or jobs with images would have no place
         self.holds = ""
         self.rack = ""
+        self.labels: dict[str, str] = {}
+        self.taints: dict[str, str] = {}
         self.leader: Leader | None = None  # who answered last
         self.desired: tuple[JobOrder, ...] = ()
         self.ready: set[Key] = set()  # runs that take requests
@@ -63,6 +65,8 @@ class ScriptedNode:
             holds=self.holds,
             not_enforced=self.not_enforced,
             rack=self.rack,
+            labels=self.labels,
+            taints=self.taints,
             signs=self.signs,
         )
 

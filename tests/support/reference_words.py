@@ -53,6 +53,8 @@ FIELDS = {
     "HangRules.do": "`notify`: its story says so; `requeue`: it starts again from its checkpoint, which counts as a"
     " retry; `nothing`.",
     "JobSpec.resize": "How it takes another size (docs/elastic.md).",
+    "JobSpec.where": "Only on nodes whose labels match, such as `zone == 'a' && nvlink` (docs/places.md).",
+    "JobSpec.tolerate": "Taints that its nodes may have, as `NAME` or `NAME=VALUE`; `*`: all (docs/places.md).",
     "JobSpec.pin": "A node on which it must run.",
     "JobSpec.array": "Indices such as `0-9,12,20-40:5%8`: one job for each, 8 at once (docs/arrays.md).",
     "JobSpec.sweep": "Values by name: a job for each combination (docs/arrays.md).",

@@ -11,6 +11,7 @@ from tests.support.nodes import ScriptedNode
 from weft.domain.arrays import Element
 from weft.domain.cluster import Drain, Node
 from weft.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step, after
+from weft.domain.labels import Marking
 from weft.messages.asks import Ask, AskKind, RankTuning, Reshare, Scale, Tune, Update
 from weft.messages.nodes import JobOrder, Leader, StartRun
 from weftd.executor.thinking.orders import runs_of
@@ -49,8 +50,9 @@ class World:
         job: Job | None = None,
         gpu: int | None = None,
         drain: Drain | None = None,
+        marking: Marking | None = None,
     ) -> list[Step]:
-        what = {"priority": priority, "gpu": gpu, "drain": drain}
+        what = {"priority": priority, "gpu": gpu, "drain": drain, "marking": marking}
         ask = Ask(id=1, kind=kind, subject_id=subject_id, tenant="alice", at=self.now, **what)  # type: ignore[arg-type]
         return self.keep(self.core.ask(ask, self.now, job=job))
 

@@ -71,6 +71,7 @@ ANSWERS: dict[str, Any] = {
     f"POST {JOB}/share": Accepted,
     f"POST {JOB}/update": Accepted,
     "POST /v1/nodes/a/drain": Accepted,
+    "PATCH /v1/nodes/a": Accepted,
 }
 COMMANDS = [
     "ps", "ps -a", "nodes", "nodes --gpus", "nodes --topology", "gpus", "describe", "describe j-1",
@@ -79,8 +80,8 @@ COMMANDS = [
     "secret list", "secret delete a", "token list", "token create a", "tenant list", "tenant set a --jobs-open 1",
     "webhook list", "webhook add https://example.org/", "webhook on w-1", "image list", "image delete a", "top --once",
     "endpoints j-1", "open j-1", "what-if --order fifo", "cancel j-1", "requeue j-1", "priority j-1 1",
-    "scale j-1 worker=2", "share j-1 --request 0.5", "update j-1 --image b", "drain a", "run -- true", "wait j-1",
-    "logs j-1", "logs j-1 --rank all",
+    "scale j-1 worker=2", "share j-1 --request 0.5", "update j-1 --image b", "drain a", "label a b=c", "taint a b-",
+    "run -- true", "wait j-1", "logs j-1", "logs j-1 --rank all",
 ]  # fmt: skip
 
 

@@ -77,6 +77,8 @@ OF_REPORTS = [
     ("runs.0.progress", {HUGE: 1.0}),
     ("runs", [RUN] * 100_000),
     ("not_enforced", ["x"] * 1000),
+    *((name, value) for name in ("labels", "taints") for value in ({HUGE: ""}, {"zone": HUGE}, {" ": ""})),
+    ("labels", {f"n{number}": "" for number in range(1000)}),
     ("node_id", "Node_1"),
     ("leader", {"pool": "default", "epoch": 2**70, "holder": "", "seq": 0}),
 ]

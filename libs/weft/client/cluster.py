@@ -1,6 +1,6 @@
 """Requests about the cluster: nodes and GPUs, the queue, records and traces of a pool, and what-ifs."""
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -44,6 +44,17 @@ class ClusterRequests:
 
     async def resume(self, node: str) -> Accepted:
         return await self._wire.ask("POST", f"/v1/nodes/{path_part(node)}/resume", Accepted)
+
+    async def mark(
+        self,
+        node: str,
+        *,
+        labels: Mapping[str, str | None] | None = None,
+        taints: Mapping[str, str | None] | None = None,
+    ) -> Accepted:
+        """Change labels and taints of a node; None takes one away."""
+        body = msgspec.json.encode({"labels": labels or {}, "taints": taints or {}})
+        return await self._wire.ask("PATCH", f"/v1/nodes/{path_part(node)}", Accepted, body=body, headers=JSON_HEADERS)
 
     async def give_back(self, node: str, gpu: int | None = None) -> Accepted:
         """Have a sick GPU used again; without `gpu`, the node and all of its GPUs."""

@@ -71,6 +71,8 @@ class JobFields(TypedDict, total=False):
     idle_stop: str
     preflight: bool
     pin: Mapping[str, Any]
+    where: str
+    tolerate: Sequence[str]
     read_only: bool
     early_stop: Mapping[str, Any]
     after: Sequence[Mapping[str, Any]]

@@ -7,6 +7,8 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from weft.domain.health import HealthRecord
+from weft.domain.labels import NOT_MARKED, Marking, tolerates
+from weft.domain.labels.where import matches
 from weft.domain.shares import Share
 from weft.domain.spec import Token
 from weft.domain.topology import Topology
@@ -113,6 +115,9 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seen_at: float = 0.0
     rack: str = ""  # nodes of one rack are nearer to each other than to all others
     health: tuple[HealthRecord, ...] = ()  # states of the node and of its GPUs, as far as they were ever sick
+    labels: dict[str, str] = {}  # as they are now
+    taints: dict[str, str] = {}  # likewise
+    marking: Marking = NOT_MARKED  # changes by operators, which win over the labels and taints of its own settings
 
     @property
     def own_health(self) -> HealthRecord | None:
@@ -128,6 +133,11 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Is it there, not drained, and not out of use as a whole?"""
         own = self.own_health
         return self.ready and not self.drained and (own is None or not own.closed)
+
+    @property
+    def takes_any(self) -> bool:
+        """Does it take work of a job that tolerates no taint?"""
+        return self.takes_work and not self.taints
 
     @property
     def closed_gpus(self) -> frozenset[int]:
@@ -163,7 +173,20 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def starts(self, request: "Request") -> bool:
         """Can it start such a replica, whatever room it has?"""
-        return self.runs(image=request.image) and all(map(self.offers, request.volumes))
+        return (
+            self.runs(image=request.image)
+            and all(map(self.offers, request.volumes))
+            and self.matches(request)
+            and self.is_tolerated(request)
+        )
+
+    def matches(self, request: "Request") -> bool:
+        """Are its labels such as the replica asks for?"""
+        return matches(request.where, self.labels)
+
+    def is_tolerated(self, request: "Request") -> bool:
+        """Does the replica tolerate each of its taints?"""
+        return all(tolerates(request.tolerates, *taint) for taint in self.taints.items())
 
 
 class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -187,6 +210,8 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     share: Share | None = None
     volumes: tuple[NeededVolume, ...] = ()  # that its node must offer
     image: bool | None = None  # does it name one? None: not known, as of a job of the simulator
+    where: str = ""  # the expression that the labels of its node must match
+    tolerates: tuple[str, ...] = ()  # the taints that its node may have
 
     @property
     def on_any_gpu(self) -> bool:

@@ -38,6 +38,12 @@ GpuModel = Annotated[str, Meta(min_length=1, max_length=100)]
 ANY_MODEL = "any"  # the word for GPUs of every model
 NOT_MODEL = "!"  # before the name of a model: GPUs of every other model
 GPU_MODELS_MAX = 16
+WHERE_CHARACTERS_MAX = 1024
+TOLERATED_MAX = 16
+ALL_TAINTS = "*"
+TOLERATED_PATTERN = r"^(\*|[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?(=[^\x00-\x1f\x7f]{0,253})?)$(?!\n)"
+Where = Annotated[str, Meta(min_length=1, max_length=WHERE_CHARACTERS_MAX)]
+Tolerated = Annotated[str, Meta(pattern=TOLERATED_PATTERN)]
 Size = Annotated[str, Meta(pattern=SIZE_PATTERN, description="A size in bytes with its unit, such as `16GiB`.")]
 Duration = Annotated[str, Meta(pattern=DURATION_PATTERN, description="A duration such as `30s` or `1h30m`.")]
 IDLE_NEVER = "never"
@@ -436,6 +442,8 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     idle_stop: IdleStop | None = None
     preflight: bool = False
     pin: Pin | None = None
+    where: Where | None = None
+    tolerate: Annotated[tuple[Tolerated, ...], Meta(max_length=TOLERATED_MAX)] = ()
     read_only: Annotated[bool, Meta(description="Mount the container's own file system read-only.")] = False
     array: Indices | None = None
     sweep: Annotated[dict[SweepName, SweepValues], Meta(min_length=1, max_length=SWEPT_MAX)] | None = None

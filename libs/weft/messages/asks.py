@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from weft.domain.cluster import Drain
 from weft.domain.job import Cause
+from weft.domain.labels import Marking
 from weft.domain.tenants import actor_text
 from weft.messages import Message
 
@@ -24,6 +25,7 @@ class AskKind(StrEnum):
     SHARE = "share"
     UPDATE = "update"
     ENTER = "enter"
+    MARK = "mark"
 
 
 class RankTuning(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -95,7 +97,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     `tune`, `scale`, `share` and `update` come with the kinds of those names, `entry` with `enter`. Only the reallocator
     tunes; it and users scale and share. `why`: of a cancel, if its user did not ask for it. `gpu`: the GPU
     that a `return` has used again; None: the node and all of its GPUs. `drain`: why, and for how long, a node is
-    drained. `who`: the name of the person who asked; empty for a token.
+    drained. `marking`: other labels and taints of a node. `who`: the name of the person who asked; empty for a token.
     """
 
     id: int
@@ -112,6 +114,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     why: Cause | None = None
     gpu: int | None = None
     drain: Drain | None = None
+    marking: Marking | None = None
     who: str = ""
 
     @property

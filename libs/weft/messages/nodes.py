@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from weft.domain.cluster import GPUS_MAX, Capacity
+from weft.domain.labels import Labels
 from weft.domain.shares import Share
 from weft.domain.spec import ResizeSignal, StopSignal, Volume
 from weft.messages import Message
@@ -151,6 +152,8 @@ class NodeReported(Message, frozen=True, kw_only=True):
     leaving: bool = False  # the executor is going: it starts nothing more, and its runs are being ended
     leader: Leader | None = None  # the latest that ever answered this node
     rack: Word = ""  # nodes of one rack are nearer to each other than to all others
+    labels: Labels = field(default_factory=dict)  # those that its own settings give
+    taints: Labels = field(default_factory=dict)  # likewise
     holds: Word = ""
     signs: NodeSigns | None = None  # signs of sickness; None: not known, as without telemetry
 

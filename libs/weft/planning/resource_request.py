@@ -227,4 +227,6 @@ def _request(
         share=None if role.share is None else structs.replace(role.share.held, kind=str(spec.kind)),
         volumes=volumes,
         image=bool(role.image or spec.image),
+        where=spec.where or "",
+        tolerates=spec.tolerate,
     )

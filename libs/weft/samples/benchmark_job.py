@@ -9,7 +9,7 @@ from msgspec import Struct
 from weft.domain.classes import BENCHMARK_LABEL, is_benchmark
 from weft.domain.cluster import Gpu
 from weft.domain.job import Job, JobState
-from weft.domain.spec import JobSpec, Kind, Pin, Retries, Role, Tuning, TuningMode
+from weft.domain.spec import ALL_TAINTS, JobSpec, Kind, Pin, Retries, Role, Tuning, TuningMode
 from weft.samples.benchmark_result import Measurement, measurement_of
 
 UUID_LABEL, MODEL_LABEL = "weft/benchmark-gpu", "weft/benchmark-model"
@@ -72,6 +72,7 @@ def benchmark_spec(
         time_limit=f"{seconds * _TAKES + _BESIDE:.0f}s",
         retries=Retries(max=0),
         labels=labels,
+        tolerate=(ALL_TAINTS,),
         tuning=Tuning(mode=TuningMode.OFF),
         pin=Pin(node=node_id, gpu=gpu.index),
     )

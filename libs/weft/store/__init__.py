@@ -24,6 +24,7 @@ from msgspec import Struct
 from weft.domain.cluster import Drain, Node
 from weft.domain.dependencies import Ends
 from weft.domain.job import Job, JobChange, JobState, Placement
+from weft.domain.labels import Marking
 from weft.domain.lease import Lease
 from weft.domain.quotas import Quota
 from weft.domain.selection import Selection
@@ -184,6 +185,7 @@ class GatewayStore(
         entry: Entrance | None = None,
         gpu: int | None = None,
         drain: Drain | None = None,
+        marking: Marking | None = None,
         who: str = "",
         adds_bytes: int = 0,
         allowance: Allowance | None = None,

@@ -14,6 +14,7 @@ from weft.domain.dependencies import Ends
 from weft.domain.failure import Failure
 from weft.domain.health import HealthRecord
 from weft.domain.job import Cause, Job, JobChange, JobState, Loan, Placement, Revision
+from weft.domain.labels import Marking
 from weft.domain.lease import Lease, Pledge
 from weft.domain.selection import Selection, simplified
 from weft.domain.spec import Checkpointing, JobSpec, Kind, Objective, ServiceRules
@@ -182,6 +183,7 @@ def ask_of(row: Row) -> Ask:
     what["entry"] = row["entry"] and _ENTRY.decode(row["entry"])
     what["why"] = row["why"] and _CAUSE.decode(row["why"])
     what["drain"] = row["drain"] and _DRAIN.decode(row["drain"])
+    what["marking"] = row["marking"] and _MARKING.decode(row["marking"])
     return Ask(**{**row, **what})
 
 
@@ -309,6 +311,9 @@ def node_of(row: Row) -> Node:
         seen_at=row["seen_at"],
         rack=row["rack"],
         health=msgspec.json.decode(row["health"], type=tuple[HealthRecord, ...]),
+        labels=msgspec.json.decode(row["labels"], type=dict[str, str]),
+        taints=msgspec.json.decode(row["taints"], type=dict[str, str]),
+        marking=_MARKING.decode(row["marking"]),
     )
 
 
@@ -345,6 +350,7 @@ def envelope_of(row: Row) -> Envelope:
 _SPEC = TolerantDecoder(JobSpec)
 _CAUSE = TolerantDecoder(Cause)
 _DRAIN = TolerantDecoder(Drain)
+_MARKING = TolerantDecoder(Marking)
 _TUNE = TolerantDecoder(Tune)
 _POINTS = TolerantDecoder(tuple[CurvePoint, ...])
 _GANG_POINTS = TolerantDecoder(tuple[GangPoint, ...])

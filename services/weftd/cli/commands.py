@@ -59,6 +59,11 @@ _ACT = {
         drain="give a node no new jobs; --evict stops what runs there",
         resume="let a drained node take jobs again",
     ),
+    **_commands(
+        "cluster.marking",
+        label="give nodes labels, by which jobs choose them: NODE zone=a",
+        taint="keep jobs away from nodes that do not tolerate it: NODE dedicated=vision",
+    ),
     **_commands("cluster.health", gpu="have a sick GPU used again: gpu return NODE GPU"),
 }
 _ENTER = {

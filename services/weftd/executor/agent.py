@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from weft.bus import Bus, BusClosedError, BusError
 from weft.domain.cluster import Capacity
+from weft.domain.labels import labels_of
 from weft.messages.nodes import NodeDesired, NodeReported, RunSeen, RunState, StartRun
 from weft.messages.signals import NodeSampled
 from weftd.executor.actions import Actions
@@ -236,6 +237,8 @@ class Agent:
                     leaving=self._leaving,
                     leader=self._core.leader,
                     rack=self._settings.rack,
+                    labels=labels_of(self._settings.labels),
+                    taints=labels_of(self._settings.taints),
                     holds=self._core.holds,
                     signs=self._preflight.with_failed(self._sign_watch.signs),
                 ),

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from weft.domain.cluster import VOLUMES_MAX
+from weft.domain.labels import labels_of
 from weft.domain.spec import Token
 from weft.domain.ulimits import ulimits_of
 from weft.service import Connections
@@ -44,6 +45,8 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     pool: str = "default"
     address: str = "127.0.0.1"  # where other nodes reach this one
     rack: str = ""  # nodes that name the same rack are nearer to each other than to all others
+    labels: tuple[str, ...] = ()  # `zone=a` or `nvlink`: jobs choose nodes by them
+    taints: tuple[str, ...] = ()  # likewise; only jobs that tolerate them all start here
     home: Path
     checkpoints: Path | None = None  # None: in the home
     results: Path | None = None  # likewise
@@ -107,6 +110,11 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"numa is one of {', '.join(NUMA_CHOICES)}, not {self.numa}")
         if self.shares not in CHOICES:
             raise ValueError(f"shares is one of {', '.join(CHOICES)}, not {self.shares}")
+        for name, words in (("labels", self.labels), ("taints", self.taints)):
+            try:
+                labels_of(words)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from error
         if len(self.volumes) > VOLUMES_MAX:
             raise ValueError(f"volumes are {len(self.volumes)}; at most {VOLUMES_MAX} are offered")
         check(self.volumes, str(self.home.absolute()))

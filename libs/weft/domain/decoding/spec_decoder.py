@@ -14,6 +14,7 @@ from weft.domain.decoding.mistakes import Mistake, mistakes_of
 from weft.domain.decoding.yaml_reader import DocumentError, Value, read_yaml
 from weft.domain.dependencies import NAMED_PATTERN
 from weft.domain.idling import LEAST_SECONDS
+from weft.domain.labels.where import WhereError, parsed
 from weft.domain.quantity import duration_seconds, size_bytes
 from weft.domain.spec import (
     ANY_MODEL,
@@ -27,6 +28,7 @@ from weft.domain.spec import (
     REPLICAS_MAX,
     SECRETS_MAX,
     TOKEN_PATTERN,
+    TOLERATED_PATTERN,
     HangAct,
     JobSpec,
     Kind,
@@ -95,6 +97,7 @@ def _check(spec: JobSpec) -> None:
         _check_secrets,
         _check_context,
         _check_volumes,
+        _check_where,
     ):
         try:
             check(spec)
@@ -240,6 +243,14 @@ def _check_volumes(spec: JobSpec) -> None:
         names |= {volume.name} - {""}
 
 
+def _check_where(spec: JobSpec) -> None:
+    if spec.where is not None:
+        try:
+            parsed(spec.where)
+        except WhereError as error:
+            raise SpecError("where", str(error)) from error
+
+
 def _check_array(spec: JobSpec) -> None:
     if spec.element is not None:
         raise SpecError("element", "is set by Weft: say `array` to have many jobs of one specification")
@@ -363,6 +374,7 @@ PATTERN_WORDS = {
     INDICES_PATTERN: "expected indices such as 0-9, 1,3,5 or 0-99:2, and %N for how many at once: 0-99%8",
     NAMED_PATTERN: "expected the id or the name of a job or an array, or an element such as train_3",
     SWEEP_NAME_PATTERN: "expected a name of letters, digits and '_' that begins with a letter, at most 63",
+    TOLERATED_PATTERN: "expected a taint as NAME or NAME=VALUE, or '*' for all",
     LABEL_NAME_PATTERN: "expected letters, digits and '.', '_', '/', '-' between them, at most 63",
 }
 

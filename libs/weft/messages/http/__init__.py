@@ -394,7 +394,8 @@ class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `volumes`: those that it offers to the reader's tenant; administrators see all.
     `health`: the state of the node itself, if it was ever sick. `spare`: it is kept for gangs whose hardware failed.
     `topology`: the links between its GPUs; None: not known, so that all of them count as equally near. `drain`: why,
-    and until when, it takes no new work, if somebody said so.
+    and until when, it takes no new work, if somebody said so. `labels`: by name, for `where`; `taints`: a job that
+    does not tolerate them starts not there.
     """
 
     id: str
@@ -419,6 +420,8 @@ class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     topology: Topology | None = None
     spare: bool = False
     drain: Drain | None = None
+    labels: dict[str, str] = {}
+    taints: dict[str, str] = {}
 
 
 class NodesView(Struct, frozen=True, kw_only=True):

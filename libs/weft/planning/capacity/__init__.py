@@ -94,9 +94,9 @@ class NodeCapacity:
 
     def starts(self, request: Request) -> bool:
         """Can the node start such a replica, whatever it has left?"""
-        if not request.volumes:
-            return self._images[request.image]
-        return self.node.starts(request)
+        if request.volumes or request.where or self.node.taints:
+            return self.node.starts(request)
+        return self._images[request.image]
 
     def count(self, request: Request, most: int) -> int:
         """How many replicas of `request` fit here now, up to `most`."""

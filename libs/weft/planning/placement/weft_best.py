@@ -67,7 +67,7 @@ def _cost_of_node(
     need = (name, request.gpus, *request.gpu_kind)
 
     def cost(node: NodeCapacity) -> tuple[float] | None:
-        if len(node.gpus.whole) < gpus:
+        if len(node.gpus.whole) < gpus or not node.starts(request):
             return None
         costs = node.costs.get(need)  # of all the chunks that GPUs allow
         if costs is None or node.cpus < len(costs) * cpus or node.memory < len(costs) * memory:

@@ -142,6 +142,8 @@ def _why_no_place(free_capacity: FreeCapacity, want: RoleRequest) -> Cause:
         sentence += f"; {offered}"
     if offered and request.volumes:
         numbers["nodes_with_volumes"] = float(sum(all(map(node.offers, request.volumes)) for node in nodes))
+    if offered and request.where:
+        numbers["nodes_that_match"] = float(sum(node.matches(request) for node in nodes))
     if closed:
         numbers["nodes_closed"] = float(len(closed_with_room(free_capacity, request)))
         sentence += f"; {closed}"

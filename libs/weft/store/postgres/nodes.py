@@ -49,6 +49,9 @@ class PostgresNodes:
             as_text(node.rack),
             load,
             as_json(node.health),
+            as_json(node.labels),
+            as_json(node.taints),
+            as_json(node.marking),
         )
 
     async def remove_node(self, lease: Lease, node_id: str, *, cause: str, at: float, load: int | None = None) -> None:

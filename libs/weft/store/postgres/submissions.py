@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from weft.domain.cluster import Drain
+from weft.domain.labels import Marking
 from weft.domain.lease import Lease
 from weft.domain.spec import JobSpec
 from weft.domain.tenants import Allowance, Use, full, too_large
@@ -188,6 +189,7 @@ class PostgresAsks:
         entry: Entrance | None = None,
         gpu: int | None = None,
         drain: Drain | None = None,
+        marking: Marking | None = None,
         who: str = "",
         adds_bytes: int = 0,
         allowance: Allowance | None = None,
@@ -198,7 +200,9 @@ class PostgresAsks:
         most = None if allowance is None else allowance.spec_bytes_max
         bounded = (size, most, ASKS_BYTES_MAX if size > LARGE_ASK_BYTES else None)
         out = None if drain is None else as_json(drain)
-        row = await self.asking.row("ask", kind, pool, subject_id, tenant, priority, at, *what, *bounded, gpu, who, out)
+        marked = None if marking is None else as_json(marking)
+        of_node = (gpu, who, out, marked)
+        row = await self.asking.row("ask", kind, pool, subject_id, tenant, priority, at, *what, *bounded, *of_node)
         assert row is not None, "what is used is always told"
         if allowance is not None and not row["asked"]:
             used = Use(spec_bytes=row["bytes"])

@@ -123,9 +123,9 @@ WITH used AS MATERIALIZED (
     SELECT COALESCE(sum(bytes), 0)::bigint AS waiting FROM asks
      WHERE tenant = $4 AND bytes > 0 AND $12 IS NOT NULL AND $13::bigint IS NOT NULL
 ), asked AS (
-    INSERT INTO asks (kind, pool, subject_id, tenant, priority, at, scale, share, update, entry, bytes, gpu, who, drain)
+    INSERT INTO asks (kind, pool, subject_id, tenant, priority, at, scale, share, update, entry, bytes, gpu, who, drain, marking)
     SELECT $1, $2, $3, $4, $5, to_timestamp($6::float8), $7::text::jsonb, $8::text::jsonb, $9::text::jsonb,
-           $10::text::jsonb, $11::bigint, $14::integer, $15::text, $16::text::jsonb
+           $10::text::jsonb, $11::bigint, $14::integer, $15::text, $16::text::jsonb, $17::text::jsonb
       FROM used, waits
      WHERE $11 = 0 OR $12 IS NULL OR (used.bytes + $11 <= $12 AND ($13 IS NULL OR waiting < $13))
     RETURNING 1
@@ -664,7 +664,7 @@ SELECT policy, preemption_after, spares FROM policies WHERE pool = $1;
 
 -- name: nodes
 SELECT id, pool, address, capacity, runtime, not_enforced, ready, drain,
-       extract(epoch FROM seen_at)::float8 AS seen_at, rack, health
+       extract(epoch FROM seen_at)::float8 AS seen_at, rack, health, labels, taints, marking
   FROM nodes WHERE $1::text IS NULL OR pool = $1 ORDER BY id;
 
 -- name: holding_jobs
@@ -1004,7 +1004,8 @@ SELECT wanted.id, counted.*
 
 -- name: asks
 SELECT id, kind, subject_id, tenant, priority, extract(epoch FROM at)::float8 AS at, tune::text AS tune, scale::text AS scale,
-       share::text AS share, update::text AS update, entry::text AS entry, why::text AS why, gpu, who, drain::text AS drain
+       share::text AS share, update::text AS update, entry::text AS entry, why::text AS why, gpu, who, drain::text AS drain,
+       marking::text AS marking
   FROM asks_within($1, $2, $3) WITH ORDINALITY
  ORDER BY ordinality;
 
@@ -1073,13 +1074,16 @@ WITH held AS (
     SELECT must_have_loaded_last($1, $2, $3, $18)
 ), saved AS (
     INSERT INTO nodes AS node
-           (id, pool, address, capacity, runtime, not_enforced, ready, drain, version, seen_at, rack, health)
-    SELECT $4, $5, $6, $7::jsonb, $8, $9::jsonb, $10, $11::jsonb, 1, to_timestamp($12::float8), $17, $19::jsonb FROM held
+           (id, pool, address, capacity, runtime, not_enforced, ready, drain, version, seen_at, rack, health,
+            labels, taints, marking)
+    SELECT $4, $5, $6, $7::jsonb, $8, $9::jsonb, $10, $11::jsonb, 1, to_timestamp($12::float8), $17, $19::jsonb,
+           $20::jsonb, $21::jsonb, $22::jsonb FROM held
     ON CONFLICT (id) DO UPDATE SET
         pool = excluded.pool, address = excluded.address, capacity = excluded.capacity, runtime = excluded.runtime,
         not_enforced = excluded.not_enforced, ready = excluded.ready, drain = excluded.drain,
         version = node.version + ($13::text <> '')::integer, -- it counts the events of the node, so that readers miss none
-        seen_at = excluded.seen_at, rack = excluded.rack, health = excluded.health
+        seen_at = excluded.seen_at, rack = excluded.rack, health = excluded.health,
+        labels = excluded.labels, taints = excluded.taints, marking = excluded.marking
     RETURNING *
 ), done AS (
     DELETE FROM asks USING saved WHERE asks.id = $15::bigint

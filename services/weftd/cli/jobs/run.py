@@ -81,6 +81,10 @@ def _needs(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--gpus", type=int, metavar="N", help="whole GPUs (default: 0)")
     group.add_argument("--gpu-model", metavar="M", help=MODEL_HELP)
     group.add_argument("--gpu-memory", metavar="SIZE", help="least memory of each GPU, such as 40GiB")
+    group.add_argument("--where", metavar="EXPRESSION", help="only on nodes whose labels match: zone == 'a' && nvlink")
+    group.add_argument(
+        "--tolerate", action="append", default=[], metavar="K[=V]", help="start on nodes with this taint too; repeat it"
+    )
     group.add_argument("--replicas", type=int, metavar="N", help="number of replicas; they start together (default: 1)")
     group.add_argument("--replicas-min", type=int, metavar="N", help="minimum number of replicas that starts the job")
     group.add_argument(

@@ -28,7 +28,7 @@ NO_COUNTERPART = {
     "account": "a job belongs to the tenant of the token that submits it; `weft usage` sums up by tenant",
     "begin": "nothing delays a job; submit it when it may start",
     "clusters": "choose the cluster with --url or WEFT_URL",
-    "constraint": "nodes have no features; gpu_model and pin choose where it runs",
+    "constraint": "nodes have labels: write `where`, such as \"zone == 'a' && nvlink\" (docs/places.md)",
     "dependency": "names jobs of Slurm: name those of Weft in `after`, docs/arrays.md",
     "error": "stdout and stderr are one log, kept by the cluster: `weft logs`",
     "exclude": "no node can be excluded; pin chooses one",

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from weft.domain.health import HealthRecord
+from weft.domain.labels import words_of
 from weft.domain.quantity import size_text
 from weft.domain.text import listed
 from weft.messages.http import GpuHeldBy, GpuScoreView, GpuView, NodeView
@@ -31,11 +32,14 @@ def nodes_table(nodes: Sequence[NodeView], context: RenderContext) -> Table:
         "MEMORY": lambda node: f"{size_text(node.memory_allocated)}/{size_text(node.memory)}",
         "SEEN": lambda node: ago(context.now - node.seen_at),
         "SLOWEST": lambda node: slowest_text(node.slowest),
+        "LABELS": lambda node: plain(labels_text(node)),
     }
+    if not any(node.labels or node.taints for node in nodes):
+        del columns["LABELS"]
     if not any(node.slowest for node in nodes):
         del columns["SLOWEST"]
     return _table_of(
-        nodes, columns, context, drop=("RUNTIME", "POOL", "SLOWEST", "SEEN", "MEMORY", "CPUS"), gives="GPUS"
+        nodes, columns, context, drop=("RUNTIME", "POOL", "LABELS", "SLOWEST", "SEEN", "MEMORY", "CPUS"), gives="GPUS"
     )
 
 
@@ -166,6 +170,13 @@ def gpus_text(gpus: Sequence[GpuView]) -> str:
 def model_text(model: str, *, emulated: bool) -> str:
     model = clean(model)
     return f"emulated {model}" if emulated and "emulated" not in model.lower() else model
+
+
+def labels_text(node: NodeView) -> str:
+    """`nvlink, zone=a; taints dedicated=vision`"""
+    labels = ", ".join(words_of(node.labels))
+    taints = f"taint{'s' if len(node.taints) > 1 else ''} {', '.join(words_of(node.taints))}" if node.taints else ""
+    return clean("; ".join(part for part in (labels, taints) if part)) or "-"
 
 
 def full_disks(nodes: Sequence[NodeView]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Nodes and the whole cluster: look, drain, resume."""
+"""Nodes and the whole cluster: look, drain, resume, label."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from weft.domain.cluster import GPUS_MAX, Drain, Node
 from weft.domain.job import Job
+from weft.domain.labels import LABELS_MAX, Marking
 from weft.health.spares import holding_of, spare_nodes
 from weft.messages.asks import AskKind
 from weft.messages.http import Accepted, ClusterView, NodesView
@@ -17,7 +18,7 @@ from weft.store.tenants import Access
 from weftd.gateway.api.gpus import slowest_of
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.gateway import Gateway
-from weftd.gateway.http.route import ACCEPTED, Audience, Call, NoQuery, RouteAnswer, answer, operation
+from weftd.gateway.http.route import ACCEPTED, Audience, Call, NoQuery, RouteAnswer, answer, json_of, operation
 from weftd.gateway.readmodel.past import Past, PastQuery, moment_of, past_of
 from weftd.gateway.readmodel.views import cluster_view, node_views, with_reasons
 from weftd.gateway.readmodel.visibility import seen_of
@@ -140,8 +141,37 @@ async def give_back(call: Call[ReturnQuery]) -> web.StreamResponse:
     return await _ask(call, AskKind.RETURN, gpu=gpu)
 
 
+@operation(
+    "PATCH /v1/nodes/{node}",
+    "cluster",
+    "Change the labels and taints of a node",
+    description="Those that are named; null takes one away, also one of the node's own settings. What runs there goes"
+    " on. They survive restarts of the node.",
+    who=Audience.OPERATOR,
+    body=Marking,
+    answers=ACCEPTED,
+    example="""-d '{"labels": {"zone": "a", "old": null}, "taints": {"dedicated": "vision"}}'""",
+)
+async def mark(call: Call[NoQuery]) -> web.StreamResponse:
+    node, wanted = await call.gateway.node(call.path("node")), await json_of(call.request, Marking)
+    for field, changes in (("labels", wanted.labels), ("taints", wanted.taints)):
+        for name, value in changes.items():
+            if value is not None and not value.isprintable():
+                raise RejectedError(400, f"{field}.{name}", "has a character that cannot be printed")
+    if not (wanted.labels or wanted.taints):
+        raise RejectedError(400, "", "names no label and no taint")
+    if not node.marking.then(wanted).is_bounded:
+        raise RejectedError(409, "labels", f"at most {LABELS_MAX} labels and {LABELS_MAX} taints of a node are changed")
+    return await _ask(call, AskKind.MARK, marking=wanted)
+
+
 async def _ask(
-    call: Call[Any], kind: AskKind, *, gpu: int | None = None, drain: Drain | None = None
+    call: Call[Any],
+    kind: AskKind,
+    *,
+    gpu: int | None = None,
+    drain: Drain | None = None,
+    marking: Marking | None = None,
 ) -> web.StreamResponse:
     gateway = call.gateway
     node = await gateway.node(call.path("node"))
@@ -153,6 +183,7 @@ async def _ask(
         at=gateway.now(),
         gpu=gpu,
         drain=drain,
+        marking=marking,
         who=call.who.named,
     )
     gateway.wakeups.asked(node.pool)

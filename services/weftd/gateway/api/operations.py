@@ -62,6 +62,7 @@ OPERATIONS: tuple[Route[Any], ...] = (
     nodes.drain,
     nodes.resume,
     nodes.give_back,
+    nodes.mark,
     nodes.cluster,
     status.status,
     cluster.queue,

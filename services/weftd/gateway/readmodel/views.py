@@ -194,6 +194,8 @@ def _node_view(
         ready=node.ready,
         drained=node.drained,
         drain=node.drain,
+        labels=node.labels,
+        taints=node.taints,
         seen_at=node.seen_at,
         cpus=node.capacity.cpus,
         cpus_allocated=sum(allocation.cpus for _, allocation in held),

@@ -8,7 +8,7 @@ import msgspec
 from weft.domain.cluster import Node, models_text
 from weft.domain.quantity import size_text
 from weft.domain.spec import REPLICAS_MAX, GpuShare, JobSpec, Replicas, Role
-from weft.planning.reasons.offering import unoffered
+from weft.planning.reasons.offering import unmarked, unoffered
 from weft.planning.reasons.refusals import never_fits
 from weft.planning.resource_request import ResourceRequest, resource_request_of
 from weftd.gateway.errors import RejectedError
@@ -37,6 +37,7 @@ class Admission:
         self._check_roles(spec)
         self._check_volumes(spec)
         self._check_pool(spec)
+        self._check_marks(spec, tenant)
         self._check_offered(spec, tenant)
         self._check_size(spec, tenant)
         self.check_runtime(spec)
@@ -79,6 +80,12 @@ class Admission:
                 raise RejectedError(422, f"roles.{name}.image" if role.image else "image", why)
             if not image and kinds == {"docker"}:
                 raise RejectedError(422, "image", f"the nodes of pool {spec.pool} run jobs in containers, so name one")
+
+    def _check_marks(self, spec: JobSpec, tenant: str) -> None:
+        """Refuse a job that the labels or the taints of all nodes of its pool keep from them."""
+        field, why = unmarked(self._nodes.get(spec.pool, []), resource_request_of(spec, tenant)[0].request)
+        if why:
+            raise RejectedError(422, field, why)
 
     def _check_offered(self, spec: JobSpec, tenant: str) -> None:
         """Refuse a volume that no node of the pool offers to the tenant, as the job wants it."""

@@ -32,7 +32,7 @@ class Kinds:
         self._relative: dict[str, dict[str, float]] = {}  # by class of jobs
         self._memory: dict[str, int] = {}  # by model of nodes that take work, the memory of the largest GPU
         for node in nodes:
-            if node.takes_work and node.capacity.gpus:
+            if node.takes_any and node.capacity.gpus:
                 most, model = max(gpu.memory for gpu in node.capacity.gpus), model_of(node)
                 self._memory[model] = max(most, self._memory.get(model, 0))
                 self._largest[model] = max(len(node.capacity.gpus), self._largest.get(model, 0))

@@ -335,16 +335,20 @@ def _planned_jobs(open_jobs: Iterable[Job], nodes: Iterable[Node], kinds: Kinds)
     This loop is no part of `SizePlanner.plan`: there the last job would stay in a local variable, and `Aside` would
     leave that job out when the planner fails.
     """
-    takes_jobs = {node.id for node in nodes if node.takes_work}
+    takes_jobs = {node.id for node in nodes if node.takes_any}
     planned = (
         job
         for job in open_jobs
         if not (job.spec.is_service or _stays_as_it_is(job, kinds) or is_benchmark(job.spec))
         and (not on_gpus(elastic_role(job)[1]) or kinds.suited(job))
-        and not job.spec.named_volumes  # the planner takes every server for as good as any other
+        and not _chooses_nodes(job)  # the planner takes every server for as good as any other
         and all(allocation.node_id in takes_jobs for allocation in job.held)
     )
     return {job.id: job for job in islice(planned, JOBS_MAX)}
+
+
+def _chooses_nodes(job: Job) -> bool:
+    return bool(job.spec.named_volumes or job.spec.where or job.spec.tolerate)
 
 
 def _stays_as_it_is(job: Job, kinds: Kinds) -> bool:
@@ -372,7 +376,7 @@ def _servers(
                 taken.setdefault(allocation.node_id, []).append(_held(allocation))
     servers: list[Server] = []
     for node in nodes:
-        if node.takes_work:
+        if node.takes_any:
             sick = {(node.id, gpu) for gpu in node.closed_gpus} - of_others - of_planned
             gone = _sum([*taken.get(node.id, ()), (float(len(sick)), 0.0, 0.0)])
             left = [gpu.index for gpu in node.capacity.gpus if (node.id, gpu.index) not in of_others | sick]

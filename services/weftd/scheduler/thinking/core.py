@@ -16,6 +16,7 @@ from weft.domain.cluster import (
 )
 from weft.domain.dependencies import Ends
 from weft.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step
+from weft.domain.labels import NOT_MARKED, changed
 from weft.domain.quantity import duration_text
 from weft.domain.quotas import Quota
 from weft.messages.asks import Ask, AskKind
@@ -33,6 +34,7 @@ from weftd.scheduler.thinking.decide import (
     health,
     inactivity,
     lifecycle,
+    marking,
     serving,
     sharing,
     sizing,
@@ -176,6 +178,7 @@ class Scheduler:
 
     def _know_node(self, report: NodeReported, now: float) -> None:
         known = self.cluster_state.pool.nodes.get(report.node_id)
+        given = known.marking if known else NOT_MARKED
         node = Node(
             id=report.node_id,
             pool=report.pool,
@@ -187,6 +190,9 @@ class Scheduler:
             seen_at=now,
             rack=report.rack,
             health=known.health if known else (),
+            labels=changed(report.labels, given.labels),
+            taints=changed(report.taints, given.taints),
+            marking=given,
         )
         if known is None:
             gpus = len(node.capacity.gpus)
@@ -196,7 +202,7 @@ class Scheduler:
             self.cluster_state.change_node(node, "returned", "is heard of again", at=now)
         elif structs.replace(known, seen_at=now) != node:
             self.cluster_state.change_node(
-                node, "changed", "has other capacity, address, rack or runtime than before", at=now
+                node, "changed", "has other capacity, address, rack, labels or runtime than before", at=now
             )
 
     def _not_enforced(self, report: NodeReported) -> tuple[str, ...]:
@@ -210,6 +216,9 @@ class Scheduler:
         """The steps that an ask leads to; none if it is done already. `job`: a final one, as the core keeps none."""
         if ask.kind in (AskKind.DRAIN, AskKind.RESUME):
             draining.drain(self.cluster_state, ask, now)
+            return []
+        if ask.kind is AskKind.MARK:
+            marking.mark(self.cluster_state, ask, now)
             return []
         if ask.kind is AskKind.RETURN:
             health.give_back(self.cluster_state, ask, now, self.settings.health)

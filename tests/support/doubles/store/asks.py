@@ -8,6 +8,7 @@ from tests.support.doubles.store.leases import MemoryLeases
 from tests.support.doubles.store.times import micro
 from weft.domain.cluster import Drain
 from weft.domain.job import Cause
+from weft.domain.labels import Marking
 from weft.domain.lease import Lease
 from weft.domain.tenants import Allowance, Use, too_large
 from weft.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Tune, Update
@@ -47,6 +48,7 @@ class MemoryAsks(MemoryLeases):
         entry: Entrance | None = None,
         gpu: int | None = None,
         drain: Drain | None = None,
+        marking: Marking | None = None,
         who: str = "",
         adds_bytes: int = 0,
         allowance: Allowance | None = None,
@@ -73,6 +75,7 @@ class MemoryAsks(MemoryLeases):
             entry=entry,
             gpu=gpu,
             drain=drain,
+            marking=marking,
             who=who,
         )
         self._ask_bytes[ask_id] = size
@@ -124,6 +127,7 @@ class MemoryAsks(MemoryLeases):
         why: Cause | None = None,
         gpu: int | None = None,
         drain: Drain | None = None,
+        marking: Marking | None = None,
         who: str = "",
     ) -> int:
         self._ask_id = max(self._ask_id + 1, int(at * 1e6) * 1000)
@@ -142,6 +146,7 @@ class MemoryAsks(MemoryLeases):
             why=why,
             gpu=gpu,
             drain=drain,
+            marking=marking,
             who=who,
         )
         self._asks[ask.id] = (pool, ask)
