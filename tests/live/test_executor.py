@@ -147,3 +147,16 @@ async def test_a_rank_hears_once_of_each_change_of_members_though_its_executor_i
         await until(lambda: 3 in heard())
         assert heard() == [1, 2, 3]
         assert control.seen[KEY].not_applied == ""
+
+
+async def test_a_node_announces_its_end_while_the_file_for_that_exists(
+    server: NatsServer, control: ControlPlane, tmp_path: Path
+) -> None:
+    notice = tmp_path / "ending"
+    settings = {"EXECUTOR_ENDING_FILE": str(notice), "EXECUTOR_SYNC_SECONDS": "0.5"}
+    async with executor(server, tmp_path / "home", **settings):
+        await until(lambda: bool(control.reports) and not control.reports[-1].ending)
+        notice.touch()
+        await until(lambda: control.reports[-1].ending)
+        notice.unlink()
+        await until(lambda: not control.reports[-1].ending)

@@ -33,6 +33,7 @@ class ScriptedNode:
         self.runs: dict[Key, RunSeen] = {}
         self.orders: dict[Key, StartRun] = {}
         self.leaving = False
+        self.ending = False
         self.unkillable: set[Key] = set()  # go on, whatever they are told
         self.tells_gpus = True
         self.not_enforced: tuple[str, ...] = (IGNORES_IMAGES,)  # or jobs with images would have no place
@@ -61,6 +62,7 @@ class ScriptedNode:
             capacity=self.capacity,
             runs=tuple(self._seen(key, run) for key, run in self.runs.items()),
             leaving=self.leaving,
+            ending=self.ending,
             leader=self.leader,
             holds=self.holds,
             not_enforced=self.not_enforced,

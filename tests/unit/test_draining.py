@@ -86,3 +86,33 @@ def test_a_drain_reads_well() -> None:
     assert Drain().text == ""
     assert Drain(reason="new memory").text == " (new memory)"
     assert Drain(reason="x", until=1_767_225_600.0).text == " (x, until 2026-01-01 00:00:00 UTC)"
+
+
+def test_a_node_that_announces_its_end_takes_nothing_more_and_what_runs_there_goes_elsewhere() -> None:
+    w = world(nodes=2, gpus=4)
+    w.submit("j-1", gpus=2, spec={"retries": {"max": 0}})
+    rounds(w)
+    (home,) = homes(w)
+    w.nodes[home].ending = True
+    rounds(w, 8)
+    assert (w.state("j-1"), of(w).epoch, homes(w)) == (JobState.RUNNING, 1, set(w.nodes) - {home})
+    (cause,) = [step.cause for step in w.steps if step.event is JobEvent.STOPPING]
+    assert (cause.code, cause.sentence) == (CauseCode.NODE_DRAINED, f"node {home} is drained (it announced its end)")
+    w.submit("j-2", gpus=4)
+    rounds(w)
+    assert w.state("j-2") is JobState.QUEUED
+    w.nodes[home].ending = False
+    rounds(w)
+    assert homes(w, "j-2") == {home}
+
+
+def test_a_persons_drain_outlives_the_announcement_of_an_end() -> None:
+    w = world(nodes=1, gpus=4)
+    w.round()
+    w.ask(AskKind.DRAIN, "node-1", drain=Drain(reason="new memory"))
+    w.nodes["node-1"].ending = True
+    w.round()
+    assert node_of(w, "node-1").drain == EVICTS
+    w.nodes["node-1"].ending = False
+    w.round()
+    assert node_of(w, "node-1").drain == EVICTS

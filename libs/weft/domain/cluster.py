@@ -87,11 +87,13 @@ class NeededVolume(Struct, frozen=True):
 
 class Drain(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why a node takes no new work, by the person who said so. `until`: when it takes work again by itself, in seconds
-    since 1970; None: when a person says so. `evicts`: its runs stop, and start again elsewhere."""
+    since 1970; None: when a person says so. `evicts`: its runs stop, and start again elsewhere. `announced`: by the
+    node itself, which is about to end; the drain ends when the node takes that back."""
 
     reason: str = ""
     until: float | None = None
     evicts: bool = False
+    announced: bool = False
 
     @property
     def text(self) -> str:

@@ -150,6 +150,7 @@ class NodeReported(Message, frozen=True, kw_only=True):
     runtime: Word = "process"
     not_enforced: Annotated[tuple[Word, ...], Meta(max_length=64)] = ()
     leaving: bool = False  # the executor is going: it starts nothing more, and its runs are being ended
+    ending: bool = False  # the node announces its end: it takes nothing more, and its runs should go elsewhere
     leader: Leader | None = None  # the latest that ever answered this node
     rack: Word = ""  # nodes of one rack are nearer to each other than to all others
     labels: Labels = field(default_factory=dict)  # those that its own settings give

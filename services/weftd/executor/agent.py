@@ -7,6 +7,7 @@ GAP_SECONDS, so a burst makes few syncs; without an answer it retries for ever, 
 import asyncio
 import logging
 import math
+import os
 from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
@@ -235,6 +236,7 @@ class Agent:
                     runtime=self._runtime.name,
                     not_enforced=self._runtime.not_enforced,
                     leaving=self._leaving,
+                    ending=self._announces_end(),
                     leader=self._core.leader,
                     rack=self._settings.rack,
                     labels=labels_of(self._settings.labels),
@@ -264,6 +266,10 @@ class Agent:
         # Before a run starts by this answer: a restart must know the time of this sync.
         self._state_file.save(self._core.memory)
         return True
+
+    def _announces_end(self) -> bool:
+        """Has somebody written the file by which a pre-emptible node announces its end?"""
+        return self._settings.ending_file is not None and os.path.lexists(self._settings.ending_file)
 
     def _with_stillness(self, run: RunSeen) -> RunSeen:
         if run.state is not RunState.RUNNING:

@@ -69,6 +69,7 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     still_seconds: float = 60.0  # times without work are reported in multiples of this
     lease_seconds: float = 150.0  # the same as the scheduler's
     stop_jobs_on_exit: bool = False
+    ending_file: Path | None = None  # while it exists, the node announces its end: its runs go elsewhere
     logs: RetentionLimits = RetentionLimits()
     checkpoints_kept_days: float = 0.0  # after a node last had a run of the job; 0: for ever
     checkpoints_bytes_max: int = 0  # the folders of all jobs together; 0: no bound

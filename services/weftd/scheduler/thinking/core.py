@@ -186,7 +186,7 @@ class Scheduler:
             capacity=report.capacity,
             runtime=report.runtime,
             not_enforced=self._not_enforced(report),
-            drain=known.drain if known else None,
+            drain=draining.announced(known.drain if known else None, ending=report.ending),
             seen_at=now,
             rack=report.rack,
             health=known.health if known else (),
@@ -200,6 +200,11 @@ class Scheduler:
             self.cluster_state.change_node(node, "joined", f"joined with {gpus}{emulated} GPUs", at=now)
         elif not known.ready:
             self.cluster_state.change_node(node, "returned", "is heard of again", at=now)
+        elif known.drain != node.drain:
+            event, sentence = (
+                ("drained", draining.ENDING) if report.ending else ("resumed", "it no longer announces its end")
+            )
+            self.cluster_state.change_node(node, event, sentence, at=now)
         elif structs.replace(known, seen_at=now) != node:
             self.cluster_state.change_node(
                 node, "changed", "has other capacity, address, rack, labels or runtime than before", at=now

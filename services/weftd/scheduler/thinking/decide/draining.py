@@ -8,6 +8,15 @@ from weft.messages.asks import Ask, AskKind
 from weftd.scheduler.thinking.decide import lifecycle
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
 
+ENDING = "it announced its end"
+
+
+def announced(known: Drain | None, *, ending: bool) -> Drain | None:
+    """The drain of a node that announces its end, or does not. A person's own drain stays, and evicts then."""
+    if not ending:
+        return None if known is not None and known.announced else known
+    return structs.replace(known or Drain(reason=ENDING, announced=True), evicts=True)
+
 
 def drain(cluster_state: ClusterState, ask: Ask, now: float) -> None:
     """A person drains a node, changes how, or lets it take work again."""
