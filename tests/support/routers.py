@@ -214,13 +214,14 @@ class Town:
             return await self.process.wait()
 
     def children(self) -> dict[str, int]:
-        """The pids of Caddy, of the gate and of the relay."""
+        """The pids of Caddy, of the gate, of the relay and of the front for models."""
         assert self.process is not None
         pids = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         found = {}
         for pid in pids:
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
-            name = "relay" if b"weftd.router.relay" in command else "gate"
+            known = [part for part in ("relay", "front") if f"weftd.router.{part}".encode() in command]
+            name = known[0] if known else "gate"
             found["caddy" if b"caddy" in command.split(b"\0")[0] else name] = int(pid)
         return found
 

@@ -159,7 +159,18 @@ def test_what_is_no_address_is_refused(uri: str, status: int) -> None:
 
 
 def test_the_configuration_has_a_handler_for_each_wait_and_names_no_replica() -> None:
-    text = str(configuration(Proxy(listen="fd/3", admission=Path("/g"), admin=Path("/a"), log_port=9)))
+    text = str(
+        configuration(
+            Proxy(
+                listen="fd/3",
+                listen_inside="fd/4",
+                front=Path("/f"),
+                admission=Path("/g"),
+                admin=Path("/a"),
+                log_port=9,
+            )
+        )
+    )
     for route in ("http", "once", "h2c"):
         assert step_of(route, 0.0) == f"{route}-0.5"
         assert step_of(route, 1e9) == f"{route}-3600"

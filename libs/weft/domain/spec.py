@@ -29,6 +29,7 @@ PATH_PATTERN = r"^/[^\x00]{0,4095}$(?!\n)"
 ORIGIN_PATTERN = r"^(\*|https?://([a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\])(:[0-9]{1,5})?)$(?!\n)"
 IMAGE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}$(?!\n)"
 TOKEN_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$(?!\n)"
+MODEL_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}$(?!\n)"
 DIGEST_PATTERN = r"^[0-9a-f]{64}$(?!\n)"
 
 Token = Annotated[str, Meta(pattern=TOKEN_PATTERN, description="Lower-case letters, digits and `-`; no dots.")]
@@ -57,6 +58,10 @@ LabelValue = Annotated[str, Meta(max_length=253)]
 Path = Annotated[str, Meta(pattern=PATH_PATTERN, description="An absolute path.")]
 Origin = Annotated[
     str, Meta(pattern=ORIGIN_PATTERN, max_length=255, description="Such as https://app.example.org; `*`: any.")
+]
+ModelName = Annotated[
+    str,
+    Meta(pattern=MODEL_NAME_PATTERN, description="The name of a model, such as `meta-llama/Llama-3.1-8B-Instruct`."),
 ]
 Command = Annotated[tuple[Argument, ...], Meta(min_length=1, max_length=1024)]
 Env = Annotated[dict[EnvName, EnvValue], Meta(max_length=1024)]
@@ -346,6 +351,22 @@ class ServiceProtocol(StrEnum):
     H2C = "h2c"  # HTTP/2 without TLS, as gRPC speaks it
 
 
+class ServedModel(_Strict, frozen=True, kw_only=True):
+    """The model that a service serves by OpenAI's API: each of the names leads to the service at the router's `/v1`.
+
+    `aliases`: other names of the model. `adapters`: names of its adapters (LoRA), which the engine serves too. The body
+    of a request is passed on as it is, so that the engine must know each of these names.
+    """
+
+    name: ModelName
+    aliases: Annotated[tuple[ModelName, ...], Meta(max_length=32)] = ()
+    adapters: Annotated[tuple[ModelName, ...], Meta(max_length=256)] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.aliases, *self.adapters)
+
+
 class ServiceRules(_Strict, frozen=True, kw_only=True):
     """How requests reach the replicas of a job, and how many requests each replica takes.
 
@@ -356,7 +377,7 @@ class ServiceRules(_Strict, frozen=True, kw_only=True):
     its answer. `start`: the most time until a replica is ready. `drain`: the most time in which a replica that leaves
     finishes its requests. `max_surge`: replicas beyond the size of the service during an update. `public`: requests
     need no token. `allow_origins`: pages of these origins may call it, with a token in a header and never with a
-    cookie; the router answers their preflights.
+    cookie; the router answers their preflights. `model`: it speaks OpenAI's API, and the router's `/v1` leads to it.
     """
 
     port: Annotated[
@@ -373,6 +394,7 @@ class ServiceRules(_Strict, frozen=True, kw_only=True):
     protocol: ServiceProtocol = ServiceProtocol.HTTP
     public: bool = False
     allow_origins: Annotated[tuple[Origin, ...], Meta(max_length=32)] = ()
+    model: ServedModel | None = None
 
 
 class Objective(_Strict, frozen=True, kw_only=True):

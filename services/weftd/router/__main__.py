@@ -1,5 +1,5 @@
-"""The router: `python -m weftd.router`. It holds the sockets, and keeps Caddy, the admission process and the relay
-running."""
+"""The router: `python -m weftd.router`. It holds the sockets, and keeps Caddy, the admission process, the relay and
+the front for models running."""
 
 import asyncio
 import contextlib
@@ -21,11 +21,21 @@ from weftd.router.caddy import Proxy, configuration
 from weftd.router.certificate import Certificate
 from weftd.router.children import Child, SettingsRefusedError
 from weftd.router.settings import RouterSettings
-from weftd.router.sockets import ADMIN_SOCKET, ADMISSION_SOCKET, asks_at, ends_here, folder_of, handing, port_taken
+from weftd.router.sockets import (
+    ADMIN_SOCKET,
+    ADMISSION_SOCKET,
+    FRONT_SOCKET,
+    INSIDE_SOCKET,
+    asks_at,
+    ends_here,
+    folder_of,
+    handing,
+    port_taken,
+)
 
 logger = logging.getLogger(__name__)
 
-WORK_END_SECONDS = 5.0  # for the admission process, and for the relay
+WORK_END_SECONDS = 5.0  # for the admission process, the relay, and the front for models
 CADDY_END_SECONDS = 2.0  # beside the time that requests have
 GARBAGE = {"GOGC": "400", "GOMEMLIMIT": "1GiB"}
 """Caddy's garbage is collected a quarter as often as Go does by itself, since a collection delays the requests of its
@@ -41,8 +51,11 @@ async def run(stop: asyncio.Event) -> None:
     port = listening.getsockname()[1]
     folder = folder_of(settings.home, port)
     asks, ends = asks_at(folder / ADMISSION_SOCKET), ends_here()
+    calls, inside = asks_at(folder / FRONT_SOCKET), asks_at(folder / INSIDE_SOCKET)
     proxy = Proxy(
         listen=f"fd/{listening.fileno()}",
+        listen_inside=f"fd/{inside.fileno()}",
+        front=folder / FRONT_SOCKET,
         admission=folder / ADMISSION_SOCKET,
         admin=folder / ADMIN_SOCKET,
         log_port=ends.getsockname()[1],
@@ -71,15 +84,24 @@ async def run(stop: asyncio.Event) -> None:
         environ={**os.environ, "WEFT_EXIT_WITH_PARENT": ""},
         handed=[handed.fileno()],
     )
+    front = Child(
+        "the front for models",
+        [
+            *(sys.executable, "-P", "-m", "weftd.router.front", "--calls", str(calls.fileno())),
+            *("--inside", str(folder / INSIDE_SOCKET), "--told", str(proxy.log_port)),
+        ],
+        environ={**os.environ, "WEFT_EXIT_WITH_PARENT": ""},
+        handed=[calls.fileno()],
+    )
     carrier = Child(
         "Caddy",
         [caddy, "run", "--config", str(written)],
         environ=caddy_environment(os.environ, folder),
-        handed=[listening.fileno()],
+        handed=[listening.fileno(), inside.fileno()],
     )
     logger.info("%s listens on %s:%d", name, settings.host, port)
     certificate = Certificate(settings.tls_cert_file, settings.tls_key_file, admin=proxy.admin, written=written)
-    works = (carrier.keep(), admission.keep(), relay.keep(), certificate.keep())
+    works = (carrier.keep(), admission.keep(), relay.keep(), front.keep(), certificate.keep())
     keeping = [asyncio.create_task(work) for work in works]
     stopping = asyncio.create_task(stop.wait())
     try:
@@ -91,10 +113,10 @@ async def run(stop: asyncio.Event) -> None:
     finally:
         listening.close()  # Caddy closes its own: no connection is left waiting
         await carrier.end(seconds=settings.drain_seconds + CADDY_END_SECONDS)
-        await asyncio.gather(admission.end(seconds=WORK_END_SECONDS), relay.end(seconds=WORK_END_SECONDS))
+        await asyncio.gather(*(child.end(seconds=WORK_END_SECONDS) for child in (admission, relay, front)))
         for task in (stopping, *keeping):
             task.cancel()
-        for each in (asks, ends, hands, handed):
+        for each in (asks, ends, hands, handed, calls, inside):
             each.close()
         if not settings.home:
             shutil.rmtree(folder, ignore_errors=True)

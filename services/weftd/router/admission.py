@@ -4,28 +4,38 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import count
-from typing import cast
 
 import msgspec
 from msgspec import Struct, structs
 
 from weft.store import StoreUnavailableError
 from weft.store.tenants import Access
-from weftd.router.answers import Question, admitted, moved, preflight, question_of, refused
+from weftd.router.answers import (
+    Question,
+    admitted,
+    found,
+    moved,
+    preflight,
+    question_of,
+    refused,
+    refused_front,
+    to_front,
+)
 from weftd.router.caddy import H2C, HTTP, ONCE, step_of
 from weftd.router.clients import Peer
+from weftd.router.connections import AdmissionConnection
 from weftd.router.passages import Passages
 from weftd.router.thinking.backends import InFlightRequest
 from weftd.router.thinking.credentials import WEFT_TOKEN, cookie_tokens, header_token
+from weftd.router.thinking.models import CALLS, LIST, NO_TOKEN, list_of, listed, no_model, refusal_of
 from weftd.router.thinking.origins import is_foreign, page_of, shown_to
-from weftd.router.thinking.routes import Elsewhere, Refused, Route, client_token, route_of
+from weftd.router.thinking.routes import Elsewhere, Refused, Route, client_token, route_of, unquote
 from weftd.router.thinking.routing import SAFE, Answer, Routing
 from weftd.router.thinking.table import RoutedService, ServiceTable
 from weftd.router.tokens import TokenCache, TooManyGuessesError, opens
 
 logger = logging.getLogger(__name__)
 
-HEAD_BYTES_MAX = 1 << 20  # Caddy lets no larger one through
 LOOKED_UP_MAX = 256  # tokens at once
 UNKNOWN = "there is no public service here; a service of your own needs a token of its tenant"
 USED = "this link was used, is too old, or is for another service: `weft open` prints another"
@@ -39,18 +49,20 @@ FOREIGN = (
 
 
 class EndTold(Struct):
-    """One line of Caddy's log. What is not known is empty or None."""
+    """One line of Caddy's log, or of the front for models. What is not known is empty or None. `left`: the call at the
+    front whose client has left."""
 
     status: int = 0
     request_id: str | None = None
     first_ms: float | str | None = None
     took_ms: float | str | None = None
+    left: str = ""
 
 
 class HeldQuestion(Struct):
     """A request that the admission process has not answered."""
 
-    connection: "AdmissionConnection"
+    connection: AdmissionConnection
     question: Question
     route: Route
     service: RoutedService | None = None
@@ -59,14 +71,22 @@ class HeldQuestion(Struct):
     by: str = "public"  # how it was let in, for the replica
     shown_to: str = ""  # the origin whose pages may read the answer
     may_see: bool = False  # a token of the tenant, or of an administrator, came with it
+    tenant: str = ""  # the token's, at the front for models
+    job: str = ""  # the only one that the token opens, there
     to: Elsewhere | None = None  # where a browser goes whose token was in the address
     ends_with: str = ""  # the token with which the request must end; empty: it ends by itself
 
     def opens(self, token: str, access: Access | None) -> bool:
-        """Return True if the token opens the service. A request of a person's session ends with the session, and a
-        request that may last ends with its token."""
+        """Return True if the token opens the service, or the front for models. A request of a person's session ends
+        with the session, and a request that may last ends with its token."""
         service = self.service
-        if service is None or access is None or not opens(access, service.job_id, service.tenant):
+        if access is None:
+            return False
+        if self.route.front:
+            self.tenant, self.job = access.tenant, access.job
+            if not opens(access, access.job, access.tenant):
+                return False
+        elif service is None or not opens(access, service.job_id, service.tenant):
             return False
         if access.session or self.question.upgrade or EVENT_STREAM in self.question.accept:
             self.ends_with = token
@@ -128,7 +148,7 @@ class Admission:
 
     # questions
 
-    def ask(self, connection: "AdmissionConnection", head: bytes) -> None:
+    def ask(self, connection: AdmissionConnection, head: bytes) -> None:
         question = question_of(head)
         if question.failed:
             self._again(connection, question)
@@ -138,10 +158,47 @@ class Admission:
             self._refuse(HeldQuestion(connection, question, Route()), route)
         elif isinstance(route, Elsewhere):
             self._move(connection, question, route)
+        elif route.front:
+            self._front(HeldQuestion(connection, question, route))
         else:
             self._admit(HeldQuestion(connection, question, route))
 
-    def _move(self, connection: "AdmissionConnection", question: Question, to: Elsewhere) -> None:
+    def _front(self, asking: HeldQuestion) -> None:
+        """A request at the front for models, by a token alone: no page of a browser sends one by itself."""
+        question = asking.question
+        asking.drops_authorization, asking.by = True, BY_TOKEN
+        token = header_token(question.authorization) if question.authorization else ""
+        if question.error and not question.call:
+            self._refuse(asking, Refused(502, "the router could not pass this request on; it may have run"))
+        elif (refusal := refusal_of(asking.route.front, question.method)) is not None:
+            self._refuse(asking, refusal)
+        elif not token:
+            self._refuse(asking, Refused(401, NO_TOKEN))
+        else:
+            self._open(asking, [token])
+
+    def _let_in_front(self, asking: HeldQuestion) -> None:
+        """Its token is in force: list the models, have the model read from the body, or ask for a replica of it."""
+        path, question = asking.route.front, asking.question
+        if question.call:
+            asking.service = self.table.of_model(asking.tenant, question.model, job=asking.job)
+            if asking.service is None:
+                self._refuse(asking, no_model(question.model))
+            else:
+                self._let_in(asking, asking.service)
+        elif path in CALLS:
+            asking.connection.answer(to_front())
+        else:
+            models = listed(one for one in self.table.with_models(asking.tenant) if asking.job in ("", one.job_id))
+            name = unquote(path.removeprefix(LIST).removeprefix("/"))
+            if not name:
+                asking.connection.answer(found(list_of(models)))
+            elif name in models:
+                asking.connection.answer(found(models[name]))
+            else:
+                self._refuse(asking, no_model(name))
+
+    def _move(self, connection: AdmissionConnection, question: Question, to: Elsewhere) -> None:
         """To another address; with a code or a token in this one, once it has opened the service: nobody can put
         another one into the browser of a person."""
         if not to.token and not to.code:
@@ -252,7 +309,9 @@ class Admission:
             except StoreUnavailableError:
                 refusal = Refused(503, "the store is away for a moment, and this token was not seen before", 1.0)
                 continue
-            asking.service = self.table.find(asking.route)  # it may have changed meanwhile
+            asking.service = (
+                None if asking.route.front else self.table.find(asking.route)
+            )  # it may have changed meanwhile
             if asking.opens(token, access):
                 self._let_in_or_move(asking)
                 return
@@ -270,6 +329,9 @@ class Admission:
 
     def _let_in_or_move(self, asking: HeldQuestion) -> None:
         service, asking.may_see = asking.service, True
+        if asking.route.front:
+            self._let_in_front(asking)
+            return
         assert service is not None, "no token opens a service that is not there"
         if asking.to is None:
             self._let_in(asking, service)
@@ -281,7 +343,7 @@ class Admission:
         upgraded = bool(asking.question.upgrade)
         self._follow(ticket, asking, self.routing.ask(ticket, service, self._clock(), upgraded=upgraded))
 
-    def _again(self, connection: "AdmissionConnection", question: Question) -> None:
+    def _again(self, connection: AdmissionConnection, question: Question) -> None:
         """Admit a request again that could not be passed on. Its path and its headers are already rewritten."""
         number, ticket = self._number(question.failed), next(self._tickets)
         request = self.routing.requests.get(number)
@@ -290,7 +352,8 @@ class Admission:
         answer, others = self.routing.failed(
             number, ticket, self._clock(), method=question.method, error=question.error, status=status
         )
-        asking = HeldQuestion(connection, question, Route(), service, ends_with=self._held.pop(number, ""))
+        route = Route(front=question.call)
+        asking = HeldQuestion(connection, question, route, service, ends_with=self._held.pop(number, ""))
         if service is not None and service.allow_origins:
             asking.shown_to = shown_to(page_of(question.page), service.allow_origins)
         self._follow(ticket, asking, answer)
@@ -315,7 +378,8 @@ class Admission:
         assert service is not None, "only a request for a service is given a replica"
         moves = not asking.question.failed
         kept = HTTP if asking.question.method in SAFE else ONCE
-        strip = "" if not moves else "1" if not asking.route.by_host else "0" if service.prefix else ""
+        whole = asking.route.by_host or bool(asking.route.front)  # nothing is taken off the path
+        strip = "" if not moves else "1" if not whole else "0" if service.prefix else ""
         asking.connection.answer(
             admitted(
                 to=self._way(asking, service, answer),
@@ -342,9 +406,10 @@ class Admission:
 
     def _refuse(self, asking: HeldQuestion, refusal: Refused) -> None:
         self.refused[refusal.status] = self.refused.get(refusal.status, 0) + 1
-        asking.connection.answer(refused(refusal, asking.question.accept, asking.shown_to))
+        answer = refused_front(refusal) if asking.route.front else None
+        asking.connection.answer(answer or refused(refusal, asking.question.accept, asking.shown_to))
 
-    def left(self, connection: "AdmissionConnection") -> None:
+    def left(self, connection: AdmissionConnection) -> None:
         """The client left, or Caddy did: nobody waits for the answer."""
         if connection.looking_up is not None:
             connection.looking_up.cancel()
@@ -371,6 +436,10 @@ class Admission:
                 # Caddy would ask again if the connection were closed.
                 asking.connection.answer(refused(Refused(503, "the client has left"), ""))
 
+    def leave_call(self, call: str) -> None:
+        """The client of a call at the front for models has left."""
+        self.leave([ticket for ticket, asking in self._waiting.items() if asking.question.call == call])
+
     # ends
 
     def hear_end(self, line: bytes) -> None:
@@ -378,6 +447,8 @@ class Admission:
             told = self._decoder.decode(line)
         except msgspec.DecodeError:
             return
+        if told.left:
+            self.leave_call(told.left)
         number = self._number(told.request_id or "")
         if not number:
             return
@@ -391,52 +462,6 @@ class Admission:
     def _number(self, request_id: str) -> int:
         boot, _, number = request_id.partition(".")
         return int(number) if boot == self._boot and number.isdigit() else 0
-
-
-class AdmissionConnection(asyncio.Protocol):
-    """One connection of Caddy: a question, its answer, the next question."""
-
-    def __init__(self, admission: Admission) -> None:
-        self.ticket = 0  # of the question that waits
-        self.looking_up: asyncio.Task[None] | None = None
-        self._admission = admission
-        self._transport: asyncio.Transport | None = None
-        self._read = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        self._read += data
-        end = self._read.find(b"\r\n\r\n")
-        if end >= 0:
-            head, self._read = self._read[:end], self._read[end + 4 :]
-            self._admission.ask(self, head)
-        elif len(self._read) > HEAD_BYTES_MAX:
-            self.close()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._transport = None
-        self._admission.left(self)
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-    def answer(self, text: bytes) -> None:
-        self.looking_up = None
-        if self._transport is not None:
-            self._transport.write(text)
-
-
-class EndListener(asyncio.DatagramProtocol):
-    """Caddy's log, a datagram a line."""
-
-    def __init__(self, admission: Admission) -> None:
-        self._admission = admission
-
-    def datagram_received(self, data: bytes, addr: object) -> None:
-        self._admission.hear_end(data)
 
 
 def _with_trouble(refusal: Refused, service: RoutedService | None) -> Refused:

@@ -3,13 +3,16 @@
 from http import HTTPStatus
 from math import ceil
 from urllib.parse import quote
+from urllib.parse import unquote as percent_decoded
 
 import msgspec
 
 from weft.messages.problems import PROBLEM, problem
 from weftd.router.thinking.credentials import cookie_name
+from weftd.router.thinking.models import problem_of
 from weftd.router.thinking.routes import Elsewhere, Refused
 
+FRONT_STEP = "front"
 PREFLIGHT_SECONDS = 600  # for which a browser asks no more
 SAID = {
     b"x-weft-uri": "uri",
@@ -25,12 +28,15 @@ SAID = {
     b"cookie": "cookie",
     b"accept": "accept",
     b"x-weft-page": "page",
+    b"x-weft-call": "call",
+    b"x-weft-model": "model",
 }
 
 
 class Question(msgspec.Struct):
     """One request as Caddy describes it. `failed`: id of the request that failed, `error` why, and `status` the answer
-    that this would make; `page`: what a browser says of the page that asks, as `page_of` reads it."""
+    that this would make; `page`: what a browser says of the page that asks, as `page_of` reads it. `call`: the id that
+    the front for models gave it, once it had read the `model` from the body."""
 
     uri: str = ""
     method: str = ""
@@ -45,6 +51,8 @@ class Question(msgspec.Struct):
     cookie: str = ""
     accept: str = ""
     page: str = ""
+    call: str = ""
+    model: str = ""
 
 
 def question_of(head: bytes) -> Question:
@@ -61,6 +69,7 @@ def question_of(head: bytes) -> Question:
         elif before:
             continue
         setattr(question, field, text)
+    question.model = percent_decoded(question.model)
     return question
 
 
@@ -100,6 +109,26 @@ def refused(refusal: Refused, accept: str, shown_to: str = "") -> bytes:
     if refusal.retry_after:
         more["Retry-After"] = str(max(1, ceil(refusal.retry_after)))
     return _answer(refusal.status, more, body)
+
+
+def refused_front(refusal: Refused) -> bytes:
+    """An error at the front for models, as OpenAI's clients read it."""
+    more = {"Content-Type": "application/json", "Cache-Control": "no-store"}
+    if refusal.status == 401:
+        more["WWW-Authenticate"] = "Bearer"
+    if refusal.retry_after:
+        more["Retry-After"] = str(max(1, ceil(refusal.retry_after)))
+    return _answer(refusal.status, more, problem_of(refusal))
+
+
+def found(body: bytes) -> bytes:
+    """An answer of the router itself: Caddy goes on only with one that names where to."""
+    return _answer(200, {"Content-Type": "application/json", "Cache-Control": "no-store"}, body)
+
+
+def to_front() -> bytes:
+    """To the process that reads the model from the body."""
+    return _answer(200, {"X-Weft-To": "front", "X-Weft-Step": FRONT_STEP}, b"")
 
 
 def preflight(shown_to: str) -> bytes:

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from weftd.router.answers import FRONT_STEP
 from weftd.router.thinking.credentials import COOKIE, SET_COOKIE, SET_DOMAIN
 from weftd.router.thinking.routes import CLIENT_KEY
 
@@ -36,6 +37,7 @@ FLUSHED = "2ms"  # after which what came of an answer goes on; a short answer go
 HEADER_BYTES_MAX = 64 << 10
 NO_PROXY: Json = {"network_proxy": {"from": "none"}, "compression": False}
 LET_IN_BY = "X-Weft-Auth"  # to a replica: `token` (in a header or the query), `cookie` or `public`
+OF_FRONT = ("X-Weft-Call", "X-Weft-Model")  # by the front for models, to admission alone
 NO_TOKEN = {"search_regexp": COOKIE, "replace": ""}
 OF_OTHERS: Json = {  # what a replica may not set: the router's cookies, and cookies of other services. Deferred, since
     # that alone holds for an answer that switches protocols, too.
@@ -98,11 +100,14 @@ UNASKED_UPGRADE: Json = {  # Caddy would make an empty 200 of it
 
 
 class Proxy(Struct, frozen=True, kw_only=True):
-    """Where Caddy listens (`fd/3`, or a host and port), asks, tells its ends of requests, and is asked itself."""
+    """Where Caddy listens (`fd/3`, or a host and port), asks, tells its ends of requests, and is asked itself. `front`:
+    the process that reads the model from a body; it sends the request on to `listen_inside`."""
 
     listen: str
+    listen_inside: str
     admission: Path
     admin: Path
+    front: Path
     log_port: int
     tls_cert_file: str = ""
     tls_key_file: str = ""
@@ -117,7 +122,8 @@ def step_of(route: str, seconds: float) -> str:
 
 
 def configuration(proxy: Proxy) -> Json:
-    apps: Json = {"http": {"grace_period": _seconds(proxy.drain_seconds), "servers": {"weft": _server(proxy)}}}
+    servers = {"weft": _server(proxy), "inside": _inside(proxy)}
+    apps: Json = {"http": {"grace_period": _seconds(proxy.drain_seconds), "servers": servers}}
     if proxy.tls_cert_file:
         apps["tls"] = {
             "certificates": {"load_files": [{"certificate": proxy.tls_cert_file, "key": proxy.tls_key_file}]}
@@ -144,11 +150,18 @@ def _server(proxy: Proxy) -> Json:
         "named_routes": {
             "ask": {"handle": [_ask(proxy, again=False)]},
             "ask-again": {"handle": [_ask(proxy, again=True)]},
-            "pass": {"handle": [{"handler": "subroute", "routes": _pass()}]},
+            "pass": {"handle": [{"handler": "subroute", "routes": [_to_front(proxy), *_pass()]}]},
         },
     }
     if proxy.tls_cert_file:
         server["tls_connection_policies"] = [{}]
+    return server
+
+
+def _inside(proxy: Proxy) -> Json:
+    """For the front for models: what it says of a request is believed, and goes no further than to admission."""
+    server = _server(structs.replace(proxy, listen=proxy.listen_inside, tls_cert_file=""))
+    server["routes"] = [{"handle": [*_told(), _tried(TRIES)]}]
     return server
 
 
@@ -212,6 +225,7 @@ def _ask(proxy: Proxy, *, again: bool) -> Json:
         "X-Weft-Remote": ["{http.request.remote.host}"],
         "X-Weft-Port": ["{http.request.remote.port}"],
         "X-Weft-Upgrade": ["{http.request.header.Upgrade}"],
+        **{name: [f"{{http.request.header.{name}}}"] for name in OF_FRONT},
         "X-Weft-Page": ["|".join(f"{{http.request.{name}}}" for name in PAGE)],  # one line to read for six values
     }
     if again:
@@ -247,13 +261,36 @@ def _ask(proxy: Proxy, *, again: bool) -> Json:
         },  # the admission process reads nothing else of a client's headers
         "handle_response": [
             {
-                "match": {"status_code": [200]},
+                "match": {"status_code": [200], "headers": {"X-Weft-To": ["*"]}},
                 "routes": [
                     {"handle": [{"handler": "vars", **{f"weft_{key}": answer.format(of) for key, of in names.items()}}]}
                 ],
             },
             {"routes": [BODY_UNREAD, {"handle": [{"handler": "copy_response"}]}]},
         ],
+    }
+
+
+def _to_front(proxy: Proxy) -> Json:
+    """A request whose model is not known yet. Its address differs from that of all that goes to replicas, by which
+    Caddy counts them. The client's own headers are passed on as they are."""
+    return {
+        "match": [{"vars": {"weft_step": [FRONT_STEP]}}],
+        "handle": [
+            {
+                "handler": "reverse_proxy",
+                "upstreams": [{"dial": f"unix/{proxy.front}"}],
+                "load_balancing": {"try_duration": ADMISSION_SECONDS, "try_interval": "50ms"},
+                "flush_interval": FLUSHED,  # with -1 Caddy would read on for a client that has left
+                "transport": {
+                    "protocol": "http",
+                    **NO_PROXY,
+                    "versions": ["1.1"],
+                    "keep_alive": {"enabled": False},
+                },
+            }
+        ],
+        "terminal": True,
     }
 
 
@@ -296,7 +333,13 @@ def _proxy(route: str, seconds: float) -> Json:
         "handler": "reverse_proxy",
         "upstreams": [{"dial": "{http.vars.weft_to}"}],
         "flush_interval": FLUSHED,
-        "headers": {"request": {"replace": {"Cookie": [NO_TOKEN]}, "set": {LET_IN_BY: ["{http.vars.weft_by}"]}}},
+        "headers": {
+            "request": {
+                "replace": {"Cookie": [NO_TOKEN]},
+                "set": {LET_IN_BY: ["{http.vars.weft_by}"]},
+                "delete": [*OF_FRONT],
+            }
+        },
         "handle_response": [NO_STATUS, UNASKED_UPGRADE],
         "transport": {
             "protocol": "http",

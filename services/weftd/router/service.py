@@ -11,8 +11,9 @@ from weft.messages.events import EventTold
 from weft.messages.serving import EndpointsSeen, ServiceServed, ServicesServed
 from weft.service.run import Every, Listen, serve
 from weft.store import OpenService, RouterStore, StoreUnavailableError
-from weftd.router.admission import Admission, AdmissionConnection, EndListener
+from weftd.router.admission import Admission
 from weftd.router.clients import left
+from weftd.router.connections import AdmissionConnection, EndListener
 from weftd.router.metrics import RouterMeters
 from weftd.router.passages import Passages
 from weftd.router.passing import CaddyAwayError, Passing

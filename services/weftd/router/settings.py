@@ -27,6 +27,10 @@ class RouterSettings(Struct, frozen=True, kw_only=True):
     waiting_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 20_000  # requests that wait, of all services together
     drain_seconds: Annotated[float, Meta(ge=0, le=3600)] = 10.0  # in which requests may end when the router is stopped
     body_seconds_max: Annotated[float, Meta(ge=1, le=86400)] = 3600.0  # from the headers of a request with a body
+    model_body_bytes_max: Annotated[int, Meta(ge=1024, le=1 << 30)] = (
+        32 << 20
+    )  # bytes read of a body to find its `model`
+    model_bodies_bytes_max: Annotated[int, Meta(ge=1024, le=1 << 40)] = 256 << 20  # bytes of all such bodies
     pg_connections: Annotated[int, Meta(ge=1)] = 2
     tls_cert_file: str = ""
     tls_key_file: str = ""

@@ -15,6 +15,7 @@ TAKE_SECONDS_MAX = 10.0  # for the port of a router that has just ended
 LOG_BYTES = 8 << 20
 SOCKET_PATH_MAX = 107  # bytes, of Linux
 ADMIN_SOCKET, ADMISSION_SOCKET = "admin.sock", "admission.sock"
+FRONT_SOCKET, INSIDE_SOCKET = "front.sock", "inner.sock"
 SHORT_FOLDER = Path("/tmp")  # where the user's own folder of temporary files has too long a name
 
 

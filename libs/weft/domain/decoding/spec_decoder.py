@@ -33,6 +33,7 @@ from weft.domain.spec import (
     JobSpec,
     Kind,
     ResizeHow,
+    ServedModel,
     is_of_the_container,
 )
 from weft.domain.sweeps import SWEEP_NAME_PATTERN, SweepError, check_sweep
@@ -300,6 +301,19 @@ def _check_service(spec: JobSpec) -> None:
     for name, (least, most) in SERVICE_SECONDS.items():
         if not least <= duration_seconds(getattr(service, name)) <= most:
             raise SpecError(f"service.{name}", f"{getattr(service, name)} is outside {least:g}s to {most:g}s")
+    if service.model is not None:
+        _check_model(spec, service.model)
+
+
+def _check_model(spec: JobSpec, model: ServedModel) -> None:
+    if not spec.is_service:
+        raise SpecError("service.model", f"is for kind {Kind.INFERENCE}, this is {spec.kind}")
+    named: set[str] = {model.name}
+    for field in ("aliases", "adapters"):
+        for number, name in enumerate(getattr(model, field)):
+            if name in named:
+                raise SpecError(f"service.model.{field}[{number}]", f"{name} is named twice")
+            named.add(name)
 
 
 def _durations(spec: JobSpec) -> Iterable[tuple[str, str]]:

@@ -24,21 +24,26 @@ def unquote(text: str) -> str:
 
 class Refused(Struct, frozen=True):
     """The answer instead of a replica's: a status and one sentence. `retry_after` in seconds, 0: none.
-    `unready`: no replica is ready, and a caller of the service's tenant reads why."""
+    `unready`: no replica is ready, and a caller of the service's tenant reads why. `code`, `param`: as OpenAI's clients
+    read them."""
 
     status: int
     sentence: str
     retry_after: float = 0.0
     unready: bool = False
+    code: str = ""
+    param: str = ""
 
 
 class Route(Struct, frozen=True):
-    """A request's service: `job`, or the `name` of one of a `tenant`. `by_host`: nothing is taken off the path."""
+    """A request's service: `job`, or the `name` of one of a `tenant`. `by_host`: nothing is taken off the path.
+    `front`: the path, if it is one of the front for models, which says nothing of the service."""
 
     job: str = ""
     name: str = ""
     tenant: str = ""
     by_host: bool = False
+    front: str = ""
 
 
 class Elsewhere(Struct, frozen=True):
@@ -86,8 +91,10 @@ def _by_host(host: str, domains: Sequence[str]) -> Route | None:
 
 def _by_path(path: str, query: str) -> Route | Elsewhere | Refused:
     _, first, *rest = path.split("/", 3)
+    if first == "v1" and rest:
+        return Route(front=path)
     if first != "s" or not rest or not JOB.fullmatch(rest[0]):
-        return Refused(404, "there is nothing here: a service is at /s/JOB/")
+        return Refused(404, "there is nothing here: a service is at /s/JOB/, and models are at /v1/models")
     if len(rest) == 1:  # the slash at the end is where the addresses in its pages start from
         return Elsewhere(_same_place(f"{path}/", query))
     return Route(job=rest[0])

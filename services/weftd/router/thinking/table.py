@@ -81,6 +81,7 @@ class RoutedService(Struct, frozen=True, kw_only=True):
     latency: float | None = None
     served: bool = False
     trouble: str = ""
+    models: tuple[str, ...] = ()  # names by which the front for models leads to it
     replicas: tuple[RoutedReplica, ...] = ()
 
 
@@ -151,19 +152,51 @@ class ServiceTable:
     def __init__(self, services: Iterable[RoutedService] = ()) -> None:
         self.services: dict[str, RoutedService] = {}
         self._by_name: defaultdict[tuple[str, str], dict[int, str]] = defaultdict(dict)
+        self._by_model: defaultdict[tuple[str, str], dict[int, str]] = defaultdict(dict)
+        self._with_models: defaultdict[str, set[str]] = defaultdict(set)  # by tenant
         for service in services:
             self.put(service)
 
     def put(self, service: RoutedService) -> None:
+        before = self.services.get(service.job_id)
+        if before is not None and before.models != service.models:
+            self._drop_models(before)
+        for model in service.models:
+            self._with_models[service.tenant].add(service.job_id)
+            self._by_model[service.tenant, model][service.seq] = service.job_id
         self.services[service.job_id] = service
         self._by_name[service.tenant, service.name][service.seq] = service.job_id
 
     def drop(self, job_id: str) -> None:
         service = self.services.pop(job_id)
+        self._drop_models(service)
         named = self._by_name[service.tenant, service.name]
         del named[service.seq]
         if not named:
             del self._by_name[service.tenant, service.name]
+
+    def _drop_models(self, service: RoutedService) -> None:
+        if not service.models:
+            return
+        for model in service.models:
+            named = self._by_model[service.tenant, model]
+            named.pop(service.seq, None)
+            if not named:
+                del self._by_model[service.tenant, model]
+        of_tenant = self._with_models[service.tenant]
+        of_tenant.discard(service.job_id)
+        if not of_tenant:
+            del self._with_models[service.tenant]
+
+    def with_models(self, tenant: str) -> list[RoutedService]:
+        """The services of a tenant that serve models."""
+        return [self.services[job_id] for job_id in self._with_models.get(tenant, ())]
+
+    def of_model(self, tenant: str, model: str, *, job: str = "") -> RoutedService | None:
+        """The newest of a tenant's services with this model that has, or had, a ready replica, else the newest.
+        `job`: the only one that counts."""
+        found = [self.services[one] for one in self._by_model.get((tenant, model), {}).values() if job in ("", one)]
+        return max(found, key=lambda one: (one.served, one.seq), default=None)
 
     def find(self, route: Route) -> RoutedService | None:
         """The newest service of this name that has, or had, a ready replica, otherwise the newest."""
@@ -208,6 +241,7 @@ def routed(job: ServingJob, addresses: Mapping[str, str], endpoints: Endpoints) 
         allow_origins=rules.allow_origins,
         latency=None if objective is None else duration_seconds(objective.latency),
         served=job.served or takes,
+        models=() if rules.model is None else rules.model.names,
         trouble="" if takes else endpoints.trouble(job.id, _endpoints_of(job, endpoints)),
         replicas=replicas,
     )

@@ -1,0 +1,198 @@
+"""The front for models: `python -m weftd.router.front`, which the router keeps running, reads the model from a body.
+
+Caddy passes it each request for `/v1/…` whose token is in force. It reads the body until it has found `model`, and
+sends the request on to Caddy with that name: admission gives it to a replica of the service that serves the model.
+From then on it copies both ways, piece by piece.
+"""
+
+import argparse
+import asyncio
+import logging
+import os
+import socket
+import sys
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from pathlib import Path
+from secrets import token_hex
+from urllib.parse import quote
+
+import msgspec
+
+from weft.service.config import load
+from weft.service.start import main
+from weftd.router.answers import refused_front
+from weftd.router.bodies import Body, Head, head_of
+from weftd.router.settings import RouterSettings
+from weftd.router.thinking.models import NAME_CHARS_MAX, ModelFinder, no_model
+from weftd.router.thinking.routes import Refused
+
+logger = logging.getLogger(__name__)
+
+PIECE_BYTES = 64 << 10
+HEAD_BYTES_MAX = 256 << 10  # Caddy lets no larger one through
+LINGER_SECONDS = 5.0  # for the rest of a request that was refused
+DROPPED = frozenset({b"connection", b"expect", b"accept-encoding"})  # an answer that is not compressed can be read
+
+
+class RefusedError(Exception):
+    def __init__(self, refusal: Refused) -> None:
+        super().__init__(refusal.sentence)
+        self.refusal = refusal
+
+
+class Front:
+    """`inside`: the socket of Caddy for requests whose model is known; `told`: the port of the admission process."""
+
+    def __init__(self, settings: RouterSettings, *, inside: Path, told: int) -> None:
+        self._most, self._all_most = settings.model_body_bytes_max, settings.model_bodies_bytes_max
+        self._inside = inside
+        self._held = 0  # bytes of all bodies whose model is not known
+        self._boot, self._numbers = token_hex(8), count(1)
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._told = ("127.0.0.1", told)
+
+    async def serve(self, from_caddy: asyncio.StreamReader, to_caddy: asyncio.StreamWriter) -> None:
+        """One request, and its answer."""
+        call = f"{self._boot}.{next(self._numbers)}"
+        try:
+            head = head_of(await from_caddy.readuntil(b"\r\n\r\n"))
+            body = Body(head)
+            try:
+                finder = await self._found(from_caddy, body)
+            except RefusedError as error:
+                await _refuse(error.refusal, from_caddy, to_caddy)
+            else:
+                await self._passed(call, head, body, finder, from_caddy, to_caddy)
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
+            pass  # a side has left; or what came is no HTTP, which Caddy does not send
+        finally:
+            to_caddy.close()
+
+    async def _found(self, reader: asyncio.StreamReader, body: Body) -> ModelFinder:
+        """The body, read until its model was found. Raises RefusedError."""
+        finder = ModelFinder()
+        try:
+            while not body.over and not finder.over:
+                if len(finder.read) > self._most:
+                    words = f"`model` is not within the first {self._most} bytes of the body: put it first"
+                    raise RefusedError(Refused(413, words, param="model"))
+                if self._held > self._all_most:
+                    raise RefusedError(Refused(503, "the router reads too many large bodies at once", 1.0))
+                piece = body.feed(await _read(reader))
+                self._held += len(piece)
+                finder.feed(piece)
+                await asyncio.sleep(0)
+            finder.end()
+        finally:
+            self._held -= len(finder.read)
+        if finder.wrong:
+            raise RefusedError(Refused(400, finder.wrong, param="model"))
+        assert finder.model is not None, "it was found, or something is wrong"
+        if len(finder.model) > NAME_CHARS_MAX:
+            raise RefusedError(no_model(finder.model))
+        return finder
+
+    async def _passed(
+        self,
+        call: str,
+        head: Head,
+        body: Body,
+        finder: ModelFinder,
+        from_caddy: asyncio.StreamReader,
+        to_caddy: asyncio.StreamWriter,
+    ) -> None:
+        assert finder.model is not None, "only what names a model is passed on"
+        more = {"X-Weft-Call": call, "X-Weft-Model": quote(finder.model), "Connection": "close"}
+        reader, writer = await asyncio.open_unix_connection(str(self._inside))
+        try:
+            writer.write(head.told(without=DROPPED, more=more))
+            writer.write(body.framed(bytes(finder.read)))
+            finder.read.clear()
+            sends = asyncio.create_task(_sent(from_caddy, body, writer))
+            answers = asyncio.create_task(_answered(reader, to_caddy))
+            try:
+                await asyncio.wait((sends, answers), return_when=asyncio.FIRST_COMPLETED)
+                if not answers.done() and not sends.result():
+                    self._tell(left=call)
+                else:
+                    await answers
+            finally:
+                for task in (sends, answers):
+                    task.cancel()
+                await asyncio.gather(sends, answers, return_exceptions=True)
+        finally:
+            writer.transport.abort()
+
+    def _tell(self, **fields: object) -> None:
+        with suppress(OSError):  # a count that is lost harms nobody
+            self._socket.sendto(msgspec.json.encode(fields), self._told)
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    piece = await reader.read(PIECE_BYTES)
+    if not piece:
+        raise ConnectionResetError("the client has left")
+    return piece
+
+
+async def _sent(reader: asyncio.StreamReader, body: Body, writer: asyncio.StreamWriter) -> bool:
+    """Copy the rest of the body, and wait until the client leaves. False: it has left; True: Caddy reads no more of the
+    body, since it answers already."""
+    while not body.over:
+        try:
+            piece = await _read(reader)
+        except OSError:
+            return False
+        try:
+            writer.write(body.framed(body.feed(piece)))
+            await writer.drain()
+        except OSError:
+            return True
+    with suppress(OSError):
+        while await reader.read(PIECE_BYTES):
+            pass  # no second request comes over one connection
+    return False
+
+
+async def _answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while piece := await reader.read(PIECE_BYTES):
+        writer.write(piece)
+        await writer.drain()
+
+
+async def _refuse(refusal: Refused, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer, and read what still comes: a side that writes would not read the answer if the connection broke."""
+    writer.write(refused_front(refusal))
+    await writer.drain()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_SECONDS):
+            while await reader.read(PIECE_BYTES):
+                pass
+
+
+async def run(given: argparse.Namespace, stop: asyncio.Event) -> None:
+    settings = load(RouterSettings, prefix="ROUTER_", environ=os.environ)
+    front = Front(settings, inside=given.inside, told=given.told)
+    calls = socket.socket(fileno=given.calls)
+    server = await asyncio.start_unix_server(front.serve, sock=calls, limit=HEAD_BYTES_MAX)
+    try:
+        await stop.wait()
+    finally:
+        server.close()
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="The front for models of a router; `python -m weftd.router` starts it."
+    )
+    parser.add_argument("--calls", type=int, required=True, help="the descriptor of the socket of Caddy's requests")
+    parser.add_argument("--inside", type=Path, required=True, help="Caddy's socket for requests whose model is known")
+    parser.add_argument("--told", type=int, required=True, help="the port where the admission process listens")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main("router", partial(run, arguments()), environment_errors=(OSError,)))

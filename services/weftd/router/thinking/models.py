@@ -1,0 +1,211 @@
+"""The front for models: the paths of OpenAI's API at the root of the router, and which model a body names.
+
+A client that knows only the router and the name of a model reaches the service of its tenant that serves the model.
+"""
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+from msgspec import Struct
+
+from weftd.router.thinking.routes import Refused
+from weftd.router.thinking.table import RoutedService
+
+ROOT = "/v1/"
+LIST = "/v1/models"
+CALLS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+NAME_CHARS_MAX = 200
+SHOWN_MAX = 100  # characters of a client's text in a sentence
+
+NO_TOKEN = "the models of a tenant need its token: send 'Authorization: Bearer TOKEN' (`api_key` of OpenAI's clients)"
+NOT_SAID = "the body names no `model`: GET /v1/models lists those of your tenant"
+NO_OBJECT = "the body is no JSON object: expected one with `model`"
+NO_TEXT = "`model` must be the name of a model, as text"
+
+TYPES = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
+
+
+class _Error(Struct):
+    message: str
+    type: str
+    code: str | None
+    param: str | None
+
+
+class _Model(Struct):
+    id: str
+    owned_by: str
+    created: int = 0
+    object: str = "model"
+
+
+def problem_of(refusal: Refused) -> bytes:
+    """An error as OpenAI's clients read it."""
+    usual = "invalid_request_error" if refusal.status < 500 else "server_error"
+    error = _Error(
+        refusal.sentence,
+        TYPES.get(refusal.status, usual),
+        refusal.code or CODES.get(refusal.status),
+        refusal.param or None,
+    )
+    return msgspec.json.encode({"error": error})
+
+
+def listed(services: Iterable[RoutedService]) -> dict[str, bytes]:
+    """Each model by its name, as OpenAI's API describes one. If several services have a model, the newest counts."""
+    models = {}
+    for service in sorted(services, key=lambda one: one.seq):
+        for name in service.models:
+            models[name] = msgspec.json.encode(_Model(name, service.tenant))
+    return models
+
+
+def list_of(models: dict[str, bytes]) -> bytes:
+    return b'{"object":"list","data":[' + b",".join(models[name] for name in sorted(models)) + b"]}"
+
+
+def no_model(name: str) -> Refused:
+    words = f"no service of this tenant serves the model {shown(name)}: GET /v1/models lists those there are"
+    return Refused(404, words, code="model_not_found", param="model")
+
+
+def shown(name: str) -> str:
+    return repr(name if len(name) <= SHOWN_MAX else f"{name[:SHOWN_MAX]}…")
+
+
+def refusal_of(path: str, method: str) -> Refused | None:
+    """Why nothing is at this path of the front; None: there is something."""
+    if path == LIST or path.startswith(f"{LIST}/"):
+        allowed = "GET"
+    elif path in CALLS:
+        allowed = "POST"
+    else:
+        there = ", ".join((LIST, *CALLS))
+        return Refused(404, f"there is nothing at this path: the router has {there}; all else is at /s/JOB/")
+    return None if method == allowed else Refused(405, f"this path takes {allowed} alone")
+
+
+MARKS_MAX = 1_000_000
+TOO_MANY = f"`model` comes after {MARKS_MAX} other values: put it first in the body"
+_MARK = re.compile(rb'["{}\[\]]')
+_TEXT = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
+_SPACE = re.compile(rb"[ \t\r\n]*")
+_KEY = b'"model"'
+
+
+class ModelFinder:
+    """Finds the value of `model` in a JSON object that comes in pieces. Reads each byte about once, and checks no more
+    of the JSON than it must: the engine reads it again.
+
+    `model`: the value, once found; `wrong`: why there is none, in a sentence. `prompt_at`: where the value of
+    `messages`, `prompt` or `input` begins, if it came before.
+    """
+
+    def __init__(self) -> None:
+        self.read = bytearray()
+        self.model: str | None = None
+        self.wrong = ""
+        self.prompt_at = 0
+        self._at = self._depth = self._marks = 0
+        self._text_at = -1  # where the text begins that is being read
+        self._key = b""  # a text of the object itself that may be a key: it is one if `:` follows
+
+    @property
+    def over(self) -> bool:
+        return self.model is not None or bool(self.wrong)
+
+    def feed(self, piece: bytes) -> None:
+        self.read += piece
+        while not self.over and self._step():
+            pass
+
+    def end(self) -> None:
+        """The body has ended."""
+        if not self.over:
+            self.wrong = NOT_SAID if self.read.strip() else f"the body is empty; {NOT_SAID.removeprefix('the ')}"
+
+    def _step(self) -> bool:
+        """Go on by one mark. False: more must come first."""
+        if self._text_at >= 0:
+            return self._text()
+        if self._depth == 0:
+            return self._begin()
+        if self._key and not self._follows():
+            return False
+        found = None if self.over else _MARK.search(self.read, self._at)
+        if found is None:
+            self._at = self._at if self.over else len(self.read)
+            return False
+        self._at, self._marks = found.end(), self._marks + 1
+        if self._marks > MARKS_MAX:
+            self.wrong = TOO_MANY
+        elif found[0] == b'"':
+            self._text_at = found.start()
+        else:
+            self._depth += 1 if found[0] in b"{[" else -1
+            if self._depth == 0:
+                self.wrong = NOT_SAID
+        return True
+
+    def _begin(self) -> bool:
+        at = self._after_space(self._at)
+        if at >= len(self.read):
+            return False
+        if self.read[at : at + 1] != b"{":
+            self.wrong = NO_OBJECT
+            return False
+        self._at, self._depth = at + 1, 1
+        return True
+
+    def _text(self) -> bool:
+        found = _TEXT.match(self.read, self._at)
+        assert found is not None, "it matches nothing, too"
+        self._at = found.end()
+        if self.read[self._at : self._at + 1] != b'"':
+            return False
+        self._at += 1
+        if self._depth == 1 and self._at - self._text_at <= len('"messages"'):
+            self._key = bytes(self.read[self._text_at : self._at])
+        self._text_at = -1
+        return True
+
+    def _follows(self) -> bool:
+        """Read what follows a text that may be a key. False: more must come first."""
+        at = self._after_space(self._at)
+        if at >= len(self.read):
+            return False
+        if self.read[at : at + 1] != b":":
+            self._key = b""
+            return True
+        begin = self._after_space(at + 1)
+        if begin >= len(self.read):
+            return False
+        if self._key in (b'"messages"', b'"prompt"', b'"input"'):
+            self.prompt_at = begin
+        elif self._key == _KEY:
+            return self._value(begin)
+        self._key, self._at = b"", begin
+        return True
+
+    def _value(self, begin: int) -> bool:
+        if self.read[begin : begin + 1] != b'"':
+            self.wrong = NO_TEXT
+            return True
+        found = _TEXT.match(self.read, begin + 1)
+        assert found is not None, "it matches nothing, too"
+        if self.read[found.end() : found.end() + 1] != b'"':
+            if found.end() - begin > 8 * NAME_CHARS_MAX:
+                self.wrong = f"`model` is longer than {NAME_CHARS_MAX} characters"
+            return self.over
+        try:
+            self.model = msgspec.json.decode(self.read[begin : found.end() + 1], type=str)
+        except msgspec.DecodeError:
+            self.wrong = NO_TEXT
+        return True
+
+    def _after_space(self, at: int) -> int:
+        found = _SPACE.match(self.read, at)
+        assert found is not None, "it matches nothing, too"
+        return found.end()

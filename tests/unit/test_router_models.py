@@ -1,0 +1,183 @@
+"""The front for models: the model is found in any body, however it is cut, and what is said of it."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.tier import examples
+from weftd.router.answers import question_of
+from weftd.router.bodies import Body, head_of
+from weftd.router.caddy import Proxy, configuration
+from weftd.router.thinking.models import (
+    MARKS_MAX,
+    NO_OBJECT,
+    NO_TEXT,
+    NOT_SAID,
+    ModelFinder,
+    listed,
+    no_model,
+    problem_of,
+    refusal_of,
+)
+from weftd.router.thinking.routes import Elsewhere, Refused, Route, route_of
+from weftd.router.thinking.table import RoutedService, ServiceTable
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["model", "a", "\\"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def found(pieces: list[bytes]) -> ModelFinder:
+    finder = ModelFinder()
+    for piece in pieces:
+        finder.feed(piece)
+    finder.end()
+    return finder
+
+
+@settings(max_examples=examples(500), deadline=None)
+@given(
+    before=st.dictionaries(st.sampled_from(["messages", "prompt", "x", 'a"b\\']), JSON, max_size=3),
+    model=st.text(max_size=20),
+    size=st.integers(1, 7),
+    indent=st.sampled_from([None, 1]),
+)
+def test_the_model_is_found_however_the_body_is_cut(
+    before: dict[str, Any], model: str, size: int, indent: int | None
+) -> None:
+    text = json.dumps({**before, "model": model, "after": 1}, indent=indent).encode()
+    finder = found([text[at : at + size] for at in range(0, len(text), size)])
+    assert (finder.model, finder.wrong) == (model, "")
+    if finder.prompt_at:
+        last = [name for name in before if name in ("messages", "prompt")][-1]
+        assert text[finder.prompt_at :].startswith(json.dumps(before[last], indent=indent).encode()[:1])
+
+
+@pytest.mark.parametrize(
+    ("body", "wrong"),
+    [
+        (b"", f"the body is empty; {NOT_SAID.removeprefix('the ')}"),
+        (b" [1]", NO_OBJECT),
+        (b'{"a": {"model": "m"}, "b": "model"}', NOT_SAID),
+        (b'{"a": 1', NOT_SAID),
+        (b'{"model": null}', NO_TEXT),
+        (b'{"model": "\\ud800"}', NO_TEXT),
+    ],
+)
+def test_a_body_without_a_model_is_refused_with_a_sentence(body: bytes, wrong: str) -> None:
+    assert (found([body]).wrong, found([body]).model) == (wrong, None)
+
+
+def test_a_body_of_countless_values_is_not_read_to_its_end() -> None:
+    finder = found([b'{"input": [' + b"[" * (MARKS_MAX + 10)])
+    assert finder.wrong.startswith("`model` comes after")
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(parts=st.lists(st.binary(min_size=1, max_size=40), max_size=5), size=st.integers(1, 9))
+def test_chunks_are_read_however_they_are_cut(parts: list[bytes], size: int) -> None:
+    sent = b"".join(b"%x;a=b\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\nTrailer: x\r\n\r\n"
+    body, read, told = Body(head_of(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")), b"", b""
+    for at in range(0, len(sent), size):
+        assert not body.over
+        part = body.feed(sent[at : at + size])
+        read, told = read + part, told + body.framed(part)
+    assert body.over
+    assert read == b"".join(parts)
+    again = Body(head_of(b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"))
+    assert (again.feed(told), again.over) == (read, True)
+
+
+def test_a_body_of_a_length_is_over_with_its_last_byte() -> None:
+    body = Body(head_of(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\n"))
+    assert (body.feed(b"ab"), body.over) == (b"ab", False)
+    assert (body.feed(b"c"), body.over, body.framed(b"c")) == (b"c", True, b"c")
+
+
+def test_a_head_is_told_again_without_what_the_front_answers_for() -> None:
+    head = head_of(b"POST /v1/x HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nAccept: */*\r\n\r\n")
+    told = head.told(without={b"expect"}, more={"X-Weft-Call": "1"})
+    assert told == b"POST /v1/x HTTP/1.1\r\nHost: a\r\nAccept: */*\r\nX-Weft-Call: 1\r\n\r\n"
+
+
+def service(job_id: str, seq: int, *models: str, tenant: str = "alice", served: bool = False) -> RoutedService:
+    return RoutedService(
+        job_id=job_id,
+        name="chat",
+        tenant=tenant,
+        seq=seq,
+        concurrency=1,
+        queue=1,
+        timeout=1.0,
+        prefix="",
+        h2c=False,
+        public=False,
+        models=models,
+        served=served,
+    )
+
+
+def test_of_several_services_with_a_model_the_newest_that_was_ready_answers_and_no_other_tenants() -> None:
+    table = ServiceTable([service("a", 1, "m", served=True), service("b", 2, "m"), service("c", 3, "m", tenant="bob")])
+    assert table.of_model("alice", "m") == service("a", 1, "m", served=True)
+    assert table.of_model("alice", "m", job="b") == service("b", 2, "m")
+    assert table.of_model("eve", "m") is None
+    table.put(service("a", 1, "other", served=True))
+    found_now = table.of_model("alice", "m")
+    assert found_now is not None
+    assert found_now.job_id == "b"
+    assert sorted(listed(table.with_models("alice"))) == ["m", "other"]
+    table.drop("b")
+    assert table.of_model("alice", "m") is None
+    table.drop("a")
+    assert table.with_models("alice") == []
+
+
+def test_the_paths_of_the_front_are_its_own_at_the_root_alone() -> None:
+    assert route_of("/v1/chat/completions?x=1", "127.0.0.1", ()) == Route(front="/v1/chat/completions")
+    assert route_of("/v1/models", "chat.alice.localhost", ("localhost",)) == Route(
+        name="chat", tenant="alice", by_host=True
+    )
+    assert route_of("/s/j-1/v1/models", "127.0.0.1", ()) == Route(job="j-1")
+    assert not isinstance(route_of("/v1/models?weft_token=weft_x", "127.0.0.1", ()), Route | Elsewhere)
+    assert refusal_of("/v1/embeddings", "POST") is None
+    assert refusal_of("/v1/models/a/b", "GET") is None
+    assert refusal_of("/v1/models", "POST") == Refused(405, "this path takes GET alone")
+    nothing = refusal_of("/v1/files", "GET")
+    assert nothing is not None
+    assert nothing.status == 404
+
+
+def test_an_error_has_openais_form() -> None:
+    error = msgspec.json.decode(problem_of(no_model("x" * 500)))["error"]
+    assert (error["type"], error["code"], error["param"]) == ("invalid_request_error", "model_not_found", "model")
+    assert len(error["message"]) < 250
+    limited = msgspec.json.decode(problem_of(Refused(429, "too many", 2.0)))["error"]
+    assert (limited["type"], limited["code"], limited["param"]) == ("rate_limit_error", "rate_limit_exceeded", None)
+    assert msgspec.json.decode(problem_of(Refused(503, "none is ready")))["error"]["type"] == "server_error"
+
+
+def test_only_the_front_says_which_model_a_request_names(tmp_path: Any) -> None:
+    """Caddy removes such headers of a client, and passes none on to a replica."""
+    question = question_of(b"GET / HTTP/1.1\r\nX-Weft-Call: c\r\nX-Weft-Model: a%2Fb%C3%A9")
+    assert (question.call, question.model) == ("c", "a/bé")
+    proxy = Proxy(
+        listen="fd/3",
+        listen_inside="fd/4",
+        front=tmp_path / "f",
+        admission=tmp_path / "a",
+        admin=tmp_path / "b",
+        log_port=1,
+    )
+    servers = configuration(proxy)["apps"]["http"]["servers"]
+    outside, inside = (str(servers[name]["routes"]) for name in ("weft", "inside"))
+    assert "X-Weft-*" in outside
+    assert "X-Weft-*" not in inside
