@@ -76,6 +76,7 @@ _ENTER = {
     **_commands("sessions.ssh_proxy", extra="ssh", **{"ssh-proxy": "the ProxyCommand of `weft ssh-config`"}),
 }
 _SERVE = {
+    **_commands("services.serve", serve="a language model as a service, by a recipe for its engine"),
     **_commands("services.update", update="change what a service runs, replica by replica"),
     **_commands(
         "services.endpoints",

@@ -45,8 +45,13 @@ def page_of(translated: Translated, source: str) -> str:
     if translated.remarks:
         lines.append("# Not translated, or with another meaning in Weft:")
         lines += [f"#   {_one_line(each.where)}: {_one_line(each.sentence)}" for each in translated.remarks]
-    lines += _fields(translated.spec, 0)
+    lines += lines_of(translated.spec)
     return "\n".join(lines) + "\n"
+
+
+def lines_of(fields: Mapping[str, Any]) -> list[str]:
+    """The lines of a specification as YAML."""
+    return _fields(fields, 0)
 
 
 def _fields(fields: Mapping[str, Any], depth: int) -> list[str]:
