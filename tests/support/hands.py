@@ -37,6 +37,7 @@ def made_hands(
         with_secrets=with_secrets,
         preflight=preflight,
         bring_files=_nothing,
+        bring_checkpoint=_nothing,
         bring_image=_as_it_is,
         permits=lambda _: True,
         done=lambda _: done(),

@@ -42,6 +42,8 @@ FIELDS = {
     "`any`: of every model; `!K80`: of every other model.",
     "JobSpec.gpu_memory": "Only on GPUs that each have at least so much memory.",
     "JobSpec.tuning": "Whether its CPU, memory and network are changed while it runs (docs/tuning.md).",
+    "JobSpec.from_checkpoint": "`JOB` or `JOB:STEP`: it starts with the checkpoint of this job, or with that of a step"
+    " ([results.md](results.md)).",
     "JobSpec.checkpoints": "When it writes checkpoints, so that a stop or a move costs little.",
     "JobSpec.hang": "After how long without a sign of work it counts as hung, and what follows (docs/health.md).",
     "JobSpec.idle_stop": "After how long without any use of its GPUs it is stopped, or `never`; 2h for a notebook, and"

@@ -33,6 +33,7 @@ class World:
             snapshots=snapshots,
             allowances=Allowances(ROOM),
             registry=None,
+            bus=MemoryBus(),
             wakeups=Wakeups(MemoryBus()),
             charge=lambda tenant, seconds: None,
             now=lambda: self.now,

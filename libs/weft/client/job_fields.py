@@ -66,6 +66,7 @@ class JobFields(TypedDict, total=False):
     gpu_memory: str
     tuning: Mapping[str, Any]
     checkpoints: Mapping[str, Any]
+    from_checkpoint: str
     resize: Mapping[str, str]
     hang: Mapping[str, str]
     idle_stop: str

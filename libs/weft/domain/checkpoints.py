@@ -1,4 +1,7 @@
-"""How much work a job loses when it is stopped, by how often its user says that it writes a checkpoint."""
+"""Checkpoints of a job: how much work it loses when it is stopped, by how often its user says that it writes one, and
+which files of its folder belong to a step."""
+
+import re
 
 from weft.domain.quantity import duration_seconds
 from weft.domain.spec import JobSpec
@@ -18,3 +21,16 @@ def lost_seconds(spec: JobSpec) -> float | None:
         return duration_seconds(said) / 2
     except ValueError:
         return None
+
+
+_NUMBER = re.compile(r"[0-9]+")
+
+
+def of_step(name: str, step: str) -> bool:
+    """Return True if a file or folder at the top of a checkpoint folder belongs to this step: `500` is the step of
+    `checkpoint-500`, `epoch=3-step=500.ckpt` and `500`, and a whole name is its own step."""
+    if not step or name == step:
+        return True
+    stem, dot, ending = name.rpartition(".")
+    numbers = _NUMBER.findall(stem if dot and stem and not ending.isdecimal() else name)
+    return step.isdecimal() and bool(numbers) and int(numbers[-1]) == int(step)

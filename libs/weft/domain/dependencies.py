@@ -12,6 +12,16 @@ AFTER_MAX = 100
 NAMED_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(_[0-9]{1,6})?$(?!\n)"
 
 
+SOURCE_PATTERN = NAMED_PATTERN.removesuffix(r"$(?!\n)") + r"(:[A-Za-z0-9][A-Za-z0-9._=-]{0,127})?$(?!\n)"
+CheckpointSource = Annotated[
+    str,
+    Meta(
+        pattern=SOURCE_PATTERN,
+        description="`JOB` or `JOB:STEP`: the job, by id or name, with whose checkpoint it starts (docs/results.md).",
+    ),
+]
+
+
 class When(StrEnum):
     ANY = "any"  # it is over
     OK = "ok"  # it has succeeded

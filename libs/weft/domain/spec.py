@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from weft.domain.arrays import Element, Indices
-from weft.domain.dependencies import AFTER_MAX, After
+from weft.domain.dependencies import AFTER_MAX, After, CheckpointSource
 from weft.domain.quantity import DURATION_PATTERN, SIZE_PATTERN, duration_seconds, size_bytes
 from weft.domain.shares import Share, is_thousandths, thousandths
 from weft.domain.sweeps import SWEPT_MAX, Sample, SweepName, SweepValues
@@ -459,6 +459,7 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     gpu_memory: Size | None = None
     tuning: Tuning = Tuning()
     checkpoints: Checkpointing | None = None
+    from_checkpoint: CheckpointSource | None = None
     resize: ResizeRules = ResizeRules()
     hang: HangRules = HangRules()
     idle_stop: IdleStop | None = None

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, Struct
 
 from weft.messages import CarriesBytes, Message
-from weft.messages.bounds import JobId
+from weft.messages.bounds import Epoch, JobId, Rank, Token
 from weft.messages.http import Bytes, Seconds
 
 FILES_MAX = 1000  # in one answer
@@ -18,6 +18,7 @@ PATH_CHARACTERS_MAX = 4096
 PIECE_BYTES = 256 << 10
 
 FilePath = Annotated[str, Meta(max_length=PATH_CHARACTERS_MAX)]
+NodeIdOrNone = Annotated[str, Meta(pattern=r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$(?!\n)")]
 
 
 class Area(StrEnum):
@@ -99,6 +100,45 @@ class FileRead(CarriesBytes, frozen=True, kw_only=True, omit_defaults=True):
     mark: str = ""
     modified_at: float = 0.0
     missing: bool = False
+    refused: str = ""
+
+
+class ReadCheckpoint(Message, frozen=True, kw_only=True):
+    """Executor → gateway, a request before a run starts: the checkpoint with which its job starts. Answered by
+    `CheckpointRead`.
+
+    Without `source`: the nodes that have a part of it. With one: its files there behind `after`, or bytes of the file
+    `path` from `offset`.
+    """
+
+    subject: ClassVar[str] = "weft.checkpoints.{node_id}"
+    node_id: Token
+    job_id: JobId
+    epoch: Epoch
+    rank: Rank
+    source: NodeIdOrNone = ""
+    path: FilePath = ""
+    after: FilePath = ""
+    offset: Annotated[int, Meta(ge=0)] = 0
+    limit: Annotated[int, Meta(ge=0, le=PIECE_BYTES)] = PIECE_BYTES
+
+
+class CheckpointRead(CarriesBytes, frozen=True, kw_only=True, omit_defaults=True):
+    """`job_id`: the job that wrote it. `nodes`: which have a part of it, that of the lowest rank first. `files`,
+    `next`, `cut`: as in `FilesListed`; `data`, `size`, `mark`: as in `FileRead`.
+
+    `missing`: why there is no such checkpoint any more, so the run cannot start. `refused`: why none is given to this
+    node now; it may ask again.
+    """
+
+    job_id: str = ""
+    nodes: tuple[str, ...] = ()
+    files: tuple[JobFile, ...] = ()
+    next: str = ""
+    cut: bool = False
+    size: int = 0
+    mark: str = ""
+    missing: str = ""
     refused: str = ""
 
 

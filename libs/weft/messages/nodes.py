@@ -236,6 +236,7 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     secret_files: dict[str, str] = {}  # the same; the variable has the path of a file with the value
     entrypoint: tuple[str, ...] | None = None  # before `command`, in place of the image's own; None: the image's own
     context: str | None = None  # digest of the packed files that it runs in; the node asks for them, too
+    from_checkpoint: str | None = None  # the checkpoint with which it starts; the node asks for its files, too
     named_volumes: tuple[Volume, ...] = ()  # those that its node offers by name
     stop_signal: StopSignal | None = None  # asks it to stop; None: its image's, else SIGTERM
     ulimits: dict[str, int] = {}  # by name; -1: unlimited
@@ -309,6 +310,7 @@ class JobOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
     secrets: dict[str, str] = {}
     secret_files: dict[str, str] = {}
     context: str | None = None
+    from_checkpoint: str | None = None
     entrypoint: tuple[str, ...] | None = None
     named_volumes: tuple[Volume, ...] = ()
     stop_signal: StopSignal | None = None

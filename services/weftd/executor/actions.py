@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 from weft.messages.nodes import StartRun
+from weftd.executor.files.checkpoints import BadCheckpointError
 from weftd.executor.files.contexts import BadContextError
 from weftd.executor.files.secrets import MissingSecretsError
 from weftd.executor.registry import NoImageError
@@ -42,6 +43,7 @@ class Actions:
         with_secrets: Callable[[StartRun], Awaitable[StartRun]],
         preflight: Callable[[StartRun], Awaitable[str]],
         bring_files: Callable[[StartRun], Awaitable[None]],
+        bring_checkpoint: Callable[[StartRun], Awaitable[None]],
         bring_image: Callable[[StartRun], Awaitable[StartRun]],
         permits: Callable[[RunKey], bool],
         done: Callable[[Action], None],
@@ -54,6 +56,7 @@ class Actions:
         self._with_secrets = with_secrets
         self._preflight = preflight
         self._bring_files = bring_files
+        self._bring_checkpoint = bring_checkpoint
         self._bring_image = bring_image
         self._permits = permits
         self._done = done
@@ -126,6 +129,11 @@ class Actions:
             try:
                 await self._bring_files(order)
             except BadContextError as error:
+                why_not = str(error)
+        if order.from_checkpoint and not why_not:
+            try:
+                await self._bring_checkpoint(order)
+            except BadCheckpointError as error:
                 why_not = str(error)
         if order.image and not why_not:
             try:

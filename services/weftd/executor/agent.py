@@ -18,7 +18,9 @@ from weft.domain.labels import labels_of
 from weft.messages.nodes import NodeDesired, NodeReported, RunSeen, RunState, StartRun
 from weft.messages.signals import NodeSampled
 from weftd.executor.actions import Actions
+from weftd.executor.files.checkpoints import Checkpoints
 from weftd.executor.files.contexts import Contexts
+from weftd.executor.files.job_files import JobFiles
 from weftd.executor.files.secrets import SecretFiles, with_secrets
 from weftd.executor.logs.progress import ProgressSource
 from weftd.executor.metrics import ExecutorGauges
@@ -54,6 +56,7 @@ class Agent:
         settings: ExecutorSettings,
         capacity: Callable[[], Capacity],
         secret_files: SecretFiles,
+        job_files: JobFiles,
         preflight: Preflight,
         tasks: asyncio.TaskGroup,
         clock: Callable[[], float],
@@ -70,6 +73,7 @@ class Agent:
             with_secrets=lambda order: with_secrets(order, bus, node_id=settings.node_id, files=secret_files),
             preflight=self._check,
             bring_files=self._contexts.bring,
+            bring_checkpoint=Checkpoints(job_files, bus, node_id=settings.node_id).bring,
             bring_image=RegistryImages(bus, runtime, node_id=settings.node_id, clock=clock).bring,
             permits=lambda key: reconciler.permits(key, clock()),
             done=self._note_done,

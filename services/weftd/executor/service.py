@@ -19,6 +19,7 @@ from weft.messages.signals import NodeSampled, SpeedsMeasured
 from weft.service import Answer, Every, Listen, serve
 from weftd.executor.agent import Agent
 from weftd.executor.files.job_files import JobFiles
+from weftd.executor.files.job_folders import JobFolders
 from weftd.executor.files.secrets import SecretFiles
 from weftd.executor.logs.progress import ProgressSource
 from weftd.executor.logs.retention import Retention
@@ -39,6 +40,7 @@ logger = logging.getLogger(__name__)
 TICK_SECONDS = 0.5
 PROGRESS_SECONDS = 0.5
 RETENTION_SECONDS = 0.5
+FOLDERS = ("results", "checkpoints", "metrics")
 SHRINK_SECONDS = 600.0
 FILES_AT_ONCE = 32  # requests that are in work or wait for a thread
 FILES_THREADS = 2
@@ -92,6 +94,7 @@ async def run(
             settings=settings,
             capacity=capacity,
             secret_files=secret_files or SecretFiles(settings.home.absolute() / "secrets"),
+            job_files=job_files or JobFiles(*(JobFolders(f"{home}/{area}") for area in FOLDERS)),
             preflight=preflight,
             tasks=tasks,
             clock=clock,

@@ -1,9 +1,9 @@
 """The gateway: the only service that users reach. It stores their jobs and asks, and shows them the cluster.
 
-Takes: HTTP; requests on `weft.submit`; ReadSecrets, ReadContext and ReadImage, from a node that starts a run;
-       SessionLeft, from one whose session lost its gateway; `weft.progress.*`, `weft.telemetry.*`,
-       `weft.findings.*`, `weft.endpoints.*`, `weft.serving.*`, `weft.services.*` (the newest of each is kept in
-       memory);
+Takes: HTTP; requests on `weft.submit`; ReadSecrets, ReadContext, ReadCheckpoint and ReadImage, from a node that
+       starts a run; SessionLeft, from one whose session lost its gateway; `weft.progress.*`, `weft.telemetry.*`,
+       `weft.findings.*`, `weft.endpoints.*`, `weft.serving.*`, `weft.services.*` (the newest of each
+       is kept in memory);
        `weft.events.>` (while events are read: a hint to read the store).
 Sends: `weft.asks.<pool>` and `weft.outbox` (look now), `weft.logs.<node>` (a request: bytes of a log),
        `weft.files.<node>.list`, `.read` and `.delete` (requests: what jobs left there),

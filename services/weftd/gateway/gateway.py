@@ -195,6 +195,7 @@ class Gateway:
             snapshots=self.snapshots,
             allowances=self.allowances,
             registry=self.registry,
+            bus=bus,
             wakeups=self.wakeups,
             charge=lambda tenant, seconds: self.cpu_budgets.charge(tenant, seconds),
             now=now,

@@ -3,11 +3,14 @@
 from weft.domain.job import FINAL, Job
 from weft.domain.spec import JobSpec
 from weft.messages.contexts import ContextRead, ReadContext
+from weft.messages.files import ReadCheckpoint
 from weft.messages.images import ReadImage
 from weft.messages.nodes import ReadSecrets, SecretsRead
 from weft.messages.sessions import SessionLeft
 from weft.store import GatewayStore
 from weftd.gateway.errors import RejectedError
+
+Asked = ReadSecrets | ReadContext | ReadImage | ReadCheckpoint
 
 
 async def check_stored(store: GatewayStore, tenant: str, spec: JobSpec, *, at: float) -> None:
@@ -48,7 +51,7 @@ async def read_context(store: GatewayStore, asked: ReadContext, *, at: float) ->
     return ContextRead(missing=True) if found is None else ContextRead(data=found[0], size=found[1])
 
 
-async def held(store: GatewayStore, asked: ReadSecrets | ReadContext | ReadImage | SessionLeft) -> Job | None:
+async def held(store: GatewayStore, asked: Asked | SessionLeft) -> Job | None:
     """The job, if it has that rank on the node that asks, in the epoch that it is in."""
     job = await store.job(asked.job_id)
     places = () if job is None or job.state in FINAL or job.placement is None else job.placement.allocations
@@ -56,5 +59,5 @@ async def held(store: GatewayStore, asked: ReadSecrets | ReadContext | ReadImage
     return job if job is not None and job.epoch == asked.epoch and here else None
 
 
-def not_there(asked: ReadSecrets | ReadContext | ReadImage) -> str:
+def not_there(asked: Asked) -> str:
     return f"{asked.job_id} has no rank {asked.rank} of epoch {asked.epoch} on {asked.node_id}"

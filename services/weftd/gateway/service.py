@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from weft.bus import Bus, RawRequest
 from weft.messages.asks import SubmitAnswered
 from weft.messages.contexts import ContextRead, ReadContext
+from weft.messages.files import CheckpointRead, ReadCheckpoint
 from weft.messages.images import ImageRead, ReadImage
 from weft.messages.nodes import ProgressSeen, ReadSecrets, SecretsRead
 from weft.messages.serving import EndpointsSeen, ServicesServed
@@ -18,6 +19,7 @@ from weft.store import GatewayStore, StoreUnavailableError
 from weftd.gateway.api.tokens import ADMIN_TENANT, keep_file_token
 from weftd.gateway.api.uploads import forgetting_contexts
 from weftd.gateway.app import application
+from weftd.gateway.checkpoints import read_checkpoint
 from weftd.gateway.errors import RejectedError, unavailable
 from weftd.gateway.gateway import HEARTBEAT_SECONDS, Gateway
 from weftd.gateway.limits.access import must_change
@@ -150,6 +152,9 @@ async def run(
     async def give_context(asked: ReadContext) -> ContextRead:
         return await read_context(store, asked, at=now())
 
+    async def give_checkpoint(asked: ReadCheckpoint) -> CheckpointRead:
+        return await read_checkpoint(store, bus, asked)
+
     async def give_image(asked: ReadImage) -> ImageRead:
         return await read_image(store, gateway.registry, asked)
 
@@ -198,6 +203,7 @@ async def run(
                     AnswerRaw(SUBMIT_SUBJECT, submit, at_once=SUBMITS_AT_ONCE),
                     Answer(ReadSecrets, read_secrets),
                     Answer(ReadContext, give_context),
+                    Answer(ReadCheckpoint, give_checkpoint),
                     Answer(ReadImage, give_image),
                     Answer(SessionLeft, gateway.entries.reported),
                 ],

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import nullcontext
 
+from weft.bus import Bus
 from weft.domain.arrays import ARRAY_PREFIX, JOB_PREFIX
 from weft.domain.checkpoints import lost_seconds
 from weft.domain.contract import own_values
@@ -19,6 +20,7 @@ from weft.store import GatewayStore, KeyReusedError, TenantFullError
 from weft.store.submissions import StoredSubmission
 from weft.store.tenants import Access
 from weftd.gateway.allowances import Allowances, NoRoom, NoRoomError, check
+from weftd.gateway.checkpoints import with_source
 from weftd.gateway.dependencies import check_element_wise, named
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.limits.concurrency import ConcurrencyLimit
@@ -58,6 +60,7 @@ class Submissions:
         snapshots: Snapshots,
         allowances: Allowances,
         registry: Registry | None,
+        bus: Bus,
         wakeups: Wakeups,
         charge: Callable[[str, float], None],
         now: Callable[[], float],
@@ -68,6 +71,7 @@ class Submissions:
         self._snapshots = snapshots
         self._allowances = allowances
         self._registry = registry
+        self._bus = bus
         self.documents = ConcurrencyLimit("documents in YAML", at_once=DOCUMENTS_AT_ONCE, per_tenant=1)
         self.large = ConcurrencyLimit("large specifications", at_once=LARGE_AT_ONCE, per_tenant=1)
         self._making = asyncio.Lock()  # one array at a time: each may have many megabytes
@@ -118,13 +122,14 @@ class Submissions:
         """Store a job, or the elements of an array, and tell how many these are. Raises RejectedError,
         TenantFullError, KeyReusedError."""
         name = self._characters(ID_CHARACTERS)
-        may_be_gone = spec.all_secrets or spec.context or names_registry(self._registry, spec)
+        may_be_gone = spec.all_secrets or spec.context or spec.from_checkpoint or names_registry(self._registry, spec)
         if key is not None and (spec.after or spec.is_array or may_be_gone):
             before = await self._store.submitted(spec, tenant=who.tenant, key=key)  # what it names may be gone
             if before is not None:
                 return before, 0
         await check_stored(self._store, who.tenant, spec, at=self._now())
         wanted = await named(self._store, who.tenant, await pinned_spec(self._registry, who.tenant, spec))
+        wanted = await with_source(self._store, self._bus, who.tenant, wanted)
         wanted = bounded(wanted, 0 if allowance is None else allowance.idle_seconds_max)
         if not spec.is_array:
             job_id = f"{JOB_PREFIX}{name}"

@@ -12,7 +12,7 @@ from weft.domain.arrays import INDICES_PATTERN, IndicesError, indices_of
 from weft.domain.decoding.doubled_names import doubled_name
 from weft.domain.decoding.mistakes import Mistake, mistakes_of
 from weft.domain.decoding.yaml_reader import DocumentError, Value, read_yaml
-from weft.domain.dependencies import NAMED_PATTERN
+from weft.domain.dependencies import NAMED_PATTERN, SOURCE_PATTERN
 from weft.domain.idling import LEAST_SECONDS
 from weft.domain.labels.where import WhereError, parsed
 from weft.domain.quantity import duration_seconds, size_bytes
@@ -387,6 +387,7 @@ PATTERN_WORDS = {
     ENV_NAME_PATTERN: "expected a name of letters, digits and '_' that begins with no digit",
     INDICES_PATTERN: "expected indices such as 0-9, 1,3,5 or 0-99:2, and %N for how many at once: 0-99%8",
     NAMED_PATTERN: "expected the id or the name of a job or an array, or an element such as train_3",
+    SOURCE_PATTERN: "expected the id or the name of a job, such as train, or with a step: train:500",
     SWEEP_NAME_PATTERN: "expected a name of letters, digits and '_' that begins with a letter, at most 63",
     TOLERATED_PATTERN: "expected a taint as NAME or NAME=VALUE, or '*' for all",
     LABEL_NAME_PATTERN: "expected letters, digits and '.', '_', '/', '-' between them, at most 63",

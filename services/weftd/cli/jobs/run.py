@@ -109,6 +109,11 @@ def _how(parser: argparse.ArgumentParser) -> None:
         "--checkpoints", metavar="TIME", help="interval of its checkpoints, such as 10m; stop: when stopped"
     )
     group.add_argument(
+        "--from-checkpoint",
+        metavar="JOB[:STEP]",
+        help="start with the checkpoint of another job, or with that of a step, such as train:500",
+    )
+    group.add_argument(
         "--progress",
         metavar="PATTERN",
         help="pattern of the steps in its output, such as `epoch (?P<step>[0-9]+)`; default: step=7 in $WEFT_PROGRESS",

@@ -43,6 +43,9 @@ class JobFiles:
     def __init__(self, results: JobFolders, checkpoints: JobFolders, metrics: JobFolders) -> None:
         self._folders = {Area.RESULTS: results, Area.CHECKPOINTS: checkpoints, Area.METRICS: metrics}
 
+    def folders(self, area: Area) -> JobFolders:
+        return self._folders[area]
+
     def list(self, ask: ListFiles) -> FilesListed:
         try:
             parts = parts_of(ask.path)

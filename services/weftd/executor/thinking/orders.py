@@ -42,6 +42,7 @@ def runs_of(order: JobOrder) -> Iterator[StartRun]:
             image=revision.image or role.image or order.image,
             workdir=order.workdir,
             context=order.context,
+            from_checkpoint=order.from_checkpoint,
             entrypoint=order.entrypoint,
             named_volumes=order.named_volumes,
             stop_signal=order.stop_signal,

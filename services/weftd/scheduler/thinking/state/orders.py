@@ -197,6 +197,7 @@ def job_order(job: Job, nodes: Mapping[str, Node], *, preflight: bool = False) -
         secrets=spec.secrets,
         secret_files=spec.secret_files,
         context=spec.context,
+        from_checkpoint=spec.from_checkpoint,
         roles=tuple(_role_order(name, spec.roles[name], row) for name, row in rows.items()),
         ranks=(),
     )
