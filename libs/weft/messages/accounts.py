@@ -50,6 +50,9 @@ class AccountRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     sampled; `joules_emulated`: a part of them is of emulated GPUs, and no energy at all. `cost`: null without a price
     list, or where it has no price for a model.
 
+    `kept_bytes`: the present files of a tenant's jobs, or of a job, on the disks of nodes: results, checkpoints and
+    metrics. Null: not known.
+
     Of an epoch: its `job`, from when to when it held GPUs in this time, and how it ended: the event and the cause's
     code, empty while it goes on.
     """
@@ -76,6 +79,7 @@ class AccountRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended: str = ""
     cause: str = ""
     lost_basis: str = ""
+    kept_bytes: int | None = None
 
 
 class CapacityView(Struct, frozen=True, kw_only=True):

@@ -10,12 +10,13 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, Struct
 
 from weft.messages import CarriesBytes, Message
-from weft.messages.bounds import Epoch, JobId, Rank, Token
+from weft.messages.bounds import Count, Epoch, JobId, Rank, Token, Word
 from weft.messages.http import Bytes, Seconds
 
 FILES_MAX = 1000  # in one answer
 PATH_CHARACTERS_MAX = 4096
 PIECE_BYTES = 256 << 10
+KEPT_MAX = 8192  # folders of jobs in one message
 
 FilePath = Annotated[str, Meta(max_length=PATH_CHARACTERS_MAX)]
 NodeIdOrNone = Annotated[str, Meta(pattern=r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$(?!\n)")]
@@ -101,6 +102,27 @@ class FileRead(CarriesBytes, frozen=True, kw_only=True, omit_defaults=True):
     modified_at: float = 0.0
     missing: bool = False
     refused: str = ""
+
+
+class KeptFolder(Struct, frozen=True, array_like=True, kw_only=True):
+    """The files of one job in one area of a node. `mark`: the same on all nodes that share the folder, on no others."""
+
+    job_id: JobId
+    area: Area
+    bytes: Count
+    mark: Word
+
+
+class FilesKept(Message, frozen=True, kw_only=True, omit_defaults=True):
+    """Executor → gateway: the bytes that jobs have on this node, the largest folders first. May be lost.
+
+    `left_out_bytes`: the sum of all folders beyond the first `KEPT_MAX`.
+    """
+
+    subject: ClassVar[str] = "weft.kept.{node_id}"
+    node_id: Token
+    folders: Annotated[tuple[KeptFolder, ...], Meta(max_length=KEPT_MAX)] = ()
+    left_out_bytes: Count = 0
 
 
 class ReadCheckpoint(Message, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from weft.bus import Bus, BusError
 from weft.domain.cluster import Capacity
-from weft.messages.files import DeleteFiles, ListFiles, ReadFile
+from weft.messages.files import DeleteFiles, FilesKept, ListFiles, ReadFile
 from weft.messages.nodes import LogRead, NodeHinted, ProgressSeen, ReadLog
 from weft.messages.serving import ServicesServed
 from weft.messages.sessions import OpenSession, ReadSession, SessionLeft, SessionLeftNoted, WriteSession
@@ -42,6 +42,8 @@ PROGRESS_SECONDS = 0.5
 RETENTION_SECONDS = 0.5
 FOLDERS = ("results", "checkpoints", "metrics")
 SHRINK_SECONDS = 600.0
+KEPT_SECONDS = 60.0
+KEPT_COST_MAX = 20.0  # adding up the bytes of all files takes at most this part of the time: 1/20
 FILES_AT_ONCE = 32  # requests that are in work or wait for a thread
 FILES_THREADS = 2
 LOG_WAIT_SECONDS_MAX = 10.0
@@ -113,6 +115,8 @@ async def run(
             changed=agent.touch,
         )
         telling = Telling()
+        kept: FilesKept | None = None
+        measured_at = took = 0.0
         sessions = Sessions(runtime, settings.entering, clock=clock)
         await sessions.begin()
 
@@ -167,6 +171,15 @@ async def run(
             if job_files is not None and runs is not None:
                 await asyncio.to_thread(job_files.shrink, {run.key.job_id for run in runs})
 
+        async def tell_kept() -> None:
+            nonlocal kept, measured_at, took
+            began = clock()
+            if job_files is not None and (kept is None or began - measured_at >= KEPT_COST_MAX * took):
+                kept = await asyncio.to_thread(job_files.kept, settings.node_id)
+                measured_at, took = began, clock() - began
+            if kept is not None:
+                await bus.publish(kept)
+
         async def end() -> None:
             await stop.wait()
             if stop_jobs_on_exit:
@@ -200,6 +213,7 @@ async def run(
                 Every(TELL_SECONDS, prober.tell, wake=prober.news, name="endpoints"),
                 Every(RETENTION_SECONDS, keep_logs),
                 Every(SHRINK_SECONDS, shrink, retry_on=(OSError,), name="shrink"),
+                Every(KEPT_SECONDS, tell_kept, retry_on=(OSError, BusError), name="kept"),
                 Every(SESSIONS_SECONDS, look_at_sessions, name="sessions"),
                 Every(LEFT_SECONDS, tell_left, retry_on=(BusError,), name="left"),
             ],

@@ -2,7 +2,7 @@
 
 Takes: HTTP; requests on `weft.submit`; ReadSecrets, ReadContext, ReadCheckpoint and ReadImage, from a node that
        starts a run; SessionLeft, from one whose session lost its gateway; `weft.progress.*`, `weft.telemetry.*`,
-       `weft.findings.*`, `weft.endpoints.*`, `weft.serving.*`, `weft.services.*` (the newest of each
+       `weft.kept.*`, `weft.findings.*`, `weft.endpoints.*`, `weft.serving.*`, `weft.services.*` (the newest of each
        is kept in memory);
        `weft.events.>` (while events are read: a hint to read the store).
 Sends: `weft.asks.<pool>` and `weft.outbox` (look now), `weft.logs.<node>` (a request: bytes of a log),

@@ -17,6 +17,7 @@ from weft.store import GatewayStore
 from weft.store.tenants import Access
 from weftd.gateway.accounting.accounts import Accounts
 from weftd.gateway.accounting.billing import read_prices_file
+from weftd.gateway.accounting.kept import KeptFiles
 from weftd.gateway.allowances import Allowances
 from weftd.gateway.dependencies import array_id
 from weftd.gateway.errors import RejectedError, too_fast
@@ -121,6 +122,7 @@ class Gateway:
         self.mail_domains = settings.mail.mail_domains
         self.prices = read_prices_file(settings.prices_file)
         self.cluster = LiveCluster(clock=clock, router_url=settings.router_url)
+        self.kept = KeptFiles(clock=clock)
         self.processes = Processes(clock=clock)
         self.estimates = Estimates(store, self.cluster, now=now, clock=clock)
         self.unheard = LiveCluster(

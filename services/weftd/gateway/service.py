@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from weft.bus import Bus, RawRequest
 from weft.messages.asks import SubmitAnswered
 from weft.messages.contexts import ContextRead, ReadContext
-from weft.messages.files import CheckpointRead, ReadCheckpoint
+from weft.messages.files import CheckpointRead, FilesKept, ReadCheckpoint
 from weft.messages.images import ImageRead, ReadImage
 from weft.messages.nodes import ProgressSeen, ReadSecrets, SecretsRead
 from weft.messages.serving import EndpointsSeen, ServicesServed
@@ -193,6 +193,7 @@ async def run(
                 stop=stop,
                 listens=[
                     Listen(ProgressSeen, gateway.cluster.hear_progress, group=""),
+                    Listen(FilesKept, gateway.kept.hear, group=""),
                     Listen(NodeSampled, gateway.cluster.hear_sample, group=""),
                     Listen(PoolReviewed, gateway.cluster.hear_review, group=""),
                     Listen(EndpointsSeen, gateway.cluster.serving.hear_endpoints, group=""),

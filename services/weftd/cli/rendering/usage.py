@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from weft.domain.quantity import size_text
 from weft.messages.accounts import OWN_TENANT, AccountRow, CapacityView, UsageGrouping
 from weft.messages.series import UsageView
 from weftd.cli.rendering.context import RenderContext, plain, table
@@ -44,6 +45,8 @@ def _rows(found: UsageView, context: RenderContext) -> Table:
     costs, energy = bool(found.currency), any(row.joules for row in found.rows)
     numbers += [found.currency] if costs else []
     numbers += ["kWh"] if energy else []
+    kept = any(row.kept_bytes is not None for row in found.rows)
+    numbers += ["FILES"] if kept else []
     last = ("ENDED",) if by is UsageGrouping.EPOCH else ("JOBS",)
     made = table(*heads, *numbers, *last, context=context, right=[*numbers, "JOBS"], flexible=heads[-1])
     for row in (*_benchmarks_in_one(found.rows), *(() if found.total is None else (found.total,))):
@@ -57,6 +60,7 @@ def _rows(found: UsageView, context: RenderContext) -> Table:
         ]
         cells += [money(row.cost)] if costs else []
         cells += [_kwh(row)] if energy else []
+        cells += [UNKNOWN if row.kept_bytes is None else size_text(row.kept_bytes)] if kept else []
         cells.append(_ended(row, total=total or row.key == BENCHMARKS) if by is UsageGrouping.EPOCH else str(row.jobs))
         made.add_row(*(plain(name, "bold" if total else "") for name in names), *cells)
     return made
@@ -83,6 +87,7 @@ def _benchmarks_in_one(rows: Sequence[AccountRow]) -> list[AccountRow]:
         cost=None if None in costs else str(sum(each or 0 for each in costs)),
         joules=None if None in joules else sum(each or 0.0 for each in joules),
         joules_emulated=any(row.joules_emulated for row in own),
+        kept_bytes=sum(row.kept_bytes or 0 for row in own) if own[0].kept_bytes is not None else None,
         jobs=sum(row.jobs for row in own),
     )
     return [*(row for row in rows if row.tenant != OWN_TENANT), one]

@@ -6,21 +6,26 @@ that no name and no link leads out of the job's own folder, whatever a program c
 
 import errno
 import os
+import re
 import stat
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
+from weft.messages.bounds import JOB_ID_PATTERN
 from weft.messages.files import (
     FILES_MAX,
+    KEPT_MAX,
     PATH_CHARACTERS_MAX,
     PIECE_BYTES,
     Area,
     DeleteFiles,
     FileRead,
     FilesDeleted,
+    FilesKept,
     FilesListed,
     JobFile,
+    KeptFolder,
     ListFiles,
     ReadFile,
 )
@@ -92,6 +97,18 @@ class JobFiles:
             return FilesDeleted(refused=str(refused))
         except OSError as error:
             return FilesDeleted(refused=_words(error))
+
+    def kept(self, node_id: str, *, most: int = KEPT_MAX) -> FilesKept:
+        """The bytes that each job has in each area, the largest first."""
+        every = [
+            KeptFolder(job_id=job_id, area=area, bytes=size, mark=mark)
+            for area, folders in self._folders.items()
+            for job_id, size, mark in folders.kept()
+            if re.fullmatch(JOB_ID_PATTERN, job_id)
+        ]
+        every.sort(key=lambda one: (-one.bytes, one.job_id))
+        left_out = sum(one.bytes for one in every[most:])
+        return FilesKept(node_id=node_id, folders=tuple(every[:most]), left_out_bytes=left_out)
 
     def shrink(self, held: Collection[str]) -> None:
         """Remove the oldest folders of jobs, until all have no more bytes than they may. Raises OSError."""

@@ -12,7 +12,7 @@ Where the owner has set how many bytes all of them may have, the oldest go until
 import logging
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 
 from weftd.executor.files.discards import Discards
@@ -94,6 +94,15 @@ class JobFolders:
             if over > 0 and job_id not in held and self.discards.take(self.of(job_id)):
                 over -= sizes.get(job_id, 0)
                 logger.info("removed %s: all such folders had more than %d bytes", self.of(job_id), self._bytes_max)
+
+    def kept(self) -> Iterator[tuple[str, int, str]]:
+        """Each job with its bytes on the disk, and a mark of its folder, which all nodes see that share it. Blocks."""
+        for _, job_id in self._found():
+            with suppress(OSError):
+                found = os.stat(self.of(job_id), follow_symlinks=False)
+                if not stat.S_ISDIR(found.st_mode):
+                    continue  # the node's owner may have put anything here
+                yield job_id, _bytes_in(self.of(job_id)), f"{found.st_ino:x}-{found.st_mtime_ns:x}"
 
     def close(self) -> None:
         self.discards.close()

@@ -12,6 +12,7 @@ from weft.messages.accounts import UsageGrouping
 from weft.messages.series import TenantUsage, UsageView
 from weftd.gateway.accounting.accounts import Usage
 from weftd.gateway.accounting.billing import CSV, billed, csv_of
+from weftd.gateway.accounting.kept import with_kept
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.http.route import JSON, Call, RouteAnswer, answer, operation
 from weftd.gateway.thinking.accounting.rows import NANO
@@ -46,8 +47,9 @@ class UsageQuery(Struct, frozen=True, forbid_unknown_fields=True):
     "GPU-seconds by tenant",
     description="GPU-seconds that each tenant held (exact, from stored events), used (as far as sampled) and was due by"
     " a fair share. A tenant sees itself, an administrator all tenants. With `by`, one row for each tenant, job, epoch,"
-    " kind, model, label, pool, day or hour: GPU time held, used and lost, and its cost. Administrators also get the"
-    " use of the capacity. `Accept: text/csv` returns CSV.",
+    " kind, model, label, pool, day or hour: GPU time held, used and lost, and its cost; rows of tenants and jobs also"
+    " have the bytes of their files on nodes. Administrators also get the use of the capacity. `Accept: text/csv`"
+    " returns CSV.",
     answers={200: RouteAnswer(description="The usage, largest first.", type=UsageView, media=(JSON, CSV))},
     example="?seconds=86400&by=tenant",
 )
@@ -89,6 +91,7 @@ async def _billed(call: Call[UsageQuery], by: UsageGrouping, only: str | None) -
             ledger=gateway.samples.ledger,
             capacity=call.who.admin and only is None,
         )
+        view = with_kept(view, by, await gateway.kept.of(gateway.store), only=only, limit=query.limit)
         if not _wants_csv(call):
             return answer(view)
         text = await asyncio.to_thread(csv_of, view)
