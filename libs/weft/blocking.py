@@ -8,12 +8,14 @@ import atexit
 import os
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
+from concurrent import futures
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast
 
 from weft import aio
+from weft.client import ClientError
 from weft.client.job_fields import Given, JobFields
 from weft.client.place import PATIENT_SECONDS
 from weft.domain.job import JobState
@@ -22,12 +24,14 @@ from weft.messages.files import JobFile
 from weft.messages.http import JobView
 from weft.messages.metrics import MetricsView
 from weft.messages.sweeps import SweepRow, SweepView
+from weft.notebook import Live, live
 
 if TYPE_CHECKING:
     from weft.planning.reasons.explain import Explanation
 
 T = TypeVar("T")
 _END_SECONDS = 2.0
+JOB_SECONDS, STUDY_SECONDS = 2.0, 5.0  # between two drawings in a notebook while a call waits
 
 
 class Job(Generic[T]):
@@ -83,7 +87,7 @@ class Job(Generic[T]):
         seconds. The job goes on in both cases.
         """
         with _named([self._job]):
-            return _call(self._job.wait(timeout, patience=patience))
+            return _call(self._job.wait(timeout, patience=patience), shown=self._live())
 
     def wait_until(
         self, state: JobState | str, timeout: float | None = None, *, patience: float = PATIENT_SECONDS
@@ -93,7 +97,7 @@ class Job(Generic[T]):
         A state that lasts less than a request takes may be missed. Raises as `wait` does.
         """
         with _named([self._job]):
-            return _call(self._job.wait_until(state, timeout, patience=patience))
+            return _call(self._job.wait_until(state, timeout, patience=patience), shown=self._live())
 
     def result(self, timeout: float | None = None, *, patience: float = PATIENT_SECONDS) -> T:
         """Wait as `wait` does, and return what the function returned, of any other job None.
@@ -101,7 +105,7 @@ class Job(Generic[T]):
         Raises JobFailed if the job failed or was cancelled; of a function that raised, it has the traceback.
         """
         with _named([self._job]):
-            return _call(self._job.result(timeout, patience=patience))
+            return _call(self._job.result(timeout, patience=patience), shown=self._live())
 
     def logs(
         self, *, follow: bool = False, rank: int | None = None, patience: float = PATIENT_SECONDS
@@ -168,6 +172,9 @@ class Job(Generic[T]):
     def _repr_html_(self) -> str:
         return self._job._repr_html_()
 
+    def _live(self) -> Live | None:
+        return live(self._job, self.refresh, seconds=JOB_SECONDS)
+
 
 class Service(Job[None]):
     """A job whose replicas answer requests behind one address."""
@@ -216,12 +223,19 @@ class Study:
 
     def wait(self, timeout: float | None = None, *, patience: float = PATIENT_SECONDS) -> Self:
         """Wait until every element has ended, and return this study. Raises as `Job.wait` does."""
-        _call(self._study.wait(timeout, patience=patience))
+        shown = live(self._study, self.table, seconds=STUDY_SECONDS)
+        _call(self._study.wait(timeout, patience=patience), shown=shown)
         return self
 
     def cancel(self) -> None:
         """Ask for the end of every element that is not over, as `Job.cancel` does."""
         _call(self._study.cancel())
+
+    def __repr__(self) -> str:
+        return repr(self._study)
+
+    def _repr_html_(self) -> str:
+        return self._study._repr_html_()
 
 
 class Cluster:
@@ -385,8 +399,9 @@ _loop: asyncio.AbstractEventLoop | None = None
 _over = threading.Event()  # the program ends
 
 
-def _call(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine, which runs in the loop's thread. Ctrl-C cancels it there and waits for its end."""
+def _call(coroutine: Coroutine[Any, Any, T], *, shown: Live | None = None) -> T:
+    """The result of a coroutine, which runs in the loop's thread. Ctrl-C cancels it there and waits for its end.
+    `shown` is drawn again meanwhile, and once more at the end."""
     ended = threading.Event()
 
     async def noting() -> T:
@@ -397,6 +412,11 @@ def _call(coroutine: Coroutine[Any, Any, T]) -> T:
 
     future = asyncio.run_coroutine_threadsafe(noting(), _running())
     try:
+        if shown is None:
+            return future.result()
+        while not futures.wait([future], shown.seconds).done:
+            shown.again(failures=(ClientError,))
+        shown.again(failures=(ClientError,))
         return future.result()
     except KeyboardInterrupt:
         future.cancel()

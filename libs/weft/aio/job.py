@@ -1,7 +1,6 @@
 """One job for programs with an event loop."""
 
 import asyncio
-import html
 import itertools
 import os
 import traceback
@@ -22,6 +21,7 @@ from weft.domain.job import JobState
 from weft.messages.files import JobFile
 from weft.messages.http import JobView
 from weft.messages.metrics import MetricsView
+from weft.notebook import job_html
 
 if TYPE_CHECKING:
     from weft.planning.reasons.explain import Explanation
@@ -210,13 +210,7 @@ class Job(Generic[T]):
 
     def _repr_html_(self) -> str:
         """The job as a row, in a notebook."""
-        view = self._view
-        progress = "" if view is None else ", ".join(f"{name} {value:g}" for name, value in view.progress.items())
-        nodes = "" if view is None else ", ".join(view.nodes)
-        cells = {"job": self.name, "id": self.id, "state": self.state, "nodes": nodes, "progress": progress}
-        head = "".join(f"<th>{name}</th>" for name in cells)
-        row = "".join(f"<td>{html.escape(text)}</td>" for text in cells.values())
-        return f"<table><thead><tr>{head}</tr></thead><tbody><tr>{row}</tr></tbody></table>"
+        return job_html(self.name, self.id, self.state, self._view)
 
 
 class LocalJob(Job[T]):

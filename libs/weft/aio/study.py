@@ -9,6 +9,7 @@ from weft.aio.job import connected, ends_of
 from weft.client.place import PATIENT_SECONDS, Place, find_place
 from weft.domain.spec import MetricGoal
 from weft.messages.sweeps import SweepRow, SweepView
+from weft.notebook import study_html
 
 
 class Study:
@@ -16,6 +17,7 @@ class Study:
 
     def __init__(self, place: Place, id: str, name: str) -> None:  # noqa: A002 -- the name of the attribute
         self._place = place
+        self._view: SweepView | None = None
         self.id = id
         self.name = name
 
@@ -33,7 +35,8 @@ class Study:
         `metric`: that of `early_stop` by default, else the first that an element reported. `goal`: `min` or `max`.
         """
         async with connected(self._place) as client:
-            return await client.sweep(self.id, metric=metric, goal=None if goal is None else MetricGoal(goal))
+            self._view = await client.sweep(self.id, metric=metric, goal=None if goal is None else MetricGoal(goal))
+        return self._view
 
     async def best(self, *, metric: str = "", goal: MetricGoal | str | None = None) -> SweepRow | None:
         """The element with the best value so far; None if none reported the metric."""
@@ -55,3 +58,10 @@ class Study:
         """Ask for the end of every element that is not over, as `Job.cancel` does."""
         async with connected(self._place) as client:
             await client.cancel_array(self.id)
+
+    def __repr__(self) -> str:
+        return f"<Study {self.name} {self.id}>"
+
+    def _repr_html_(self) -> str:
+        """The table as it was when it was last asked for, in a notebook."""
+        return study_html(self.name, self.id, self._view)
