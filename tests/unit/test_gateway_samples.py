@@ -241,6 +241,20 @@ async def test_a_job_is_as_far_and_as_fast_as_the_rank_that_is_furthest_behind()
     assert now_of(samples.jobs, "j-1") == {"pace": 2.0, "progress": 9.0, "replicas": 2.0}
 
 
+async def test_a_job_uses_what_its_ranks_use_together_and_no_word_of_another_node_counts() -> None:
+    def run(rank: int, cpus: float | None, memory: int, *, epoch: int = 0) -> RunSample:
+        return RunSample(job_id="j-1", epoch=epoch, rank=rank, source="cgroup2", cpus_used=cpus, memory_used=memory)
+
+    mine = told("node-1", runs=(run(0, 1.5, GIB), run(1, 0.5, 2 * GIB), run(0, 9.0, 9, epoch=7), run(5, 9.0, 9)))
+    rogue = told("node-9", runs=(run(0, 100.0, 100 * GIB),))
+    there = Known([node("node-1", gpus=2), node("node-9", gpus=1)], [RUNNING])
+    samples, _ = await taken(there, mine, rogue)
+    used = {"cpus_used": 2.0, "memory_used": pytest.approx(3.0 * GIB, rel=1e-6)}
+    assert now_of(samples.jobs, "j-1") == {"replicas": 2.0, **used}
+    samples, _ = await taken(there, told("node-1", runs=(run(0, None, GIB), run(1, -1.0, GIB))))
+    assert now_of(samples.jobs, "j-1") == {"replicas": 2.0, "memory_used": pytest.approx(2.0 * GIB, rel=1e-6)}
+
+
 async def test_what_the_cluster_uses_is_not_known_while_no_gpu_is_heard_of() -> None:
     both = Known([node(gpus=2)], [RUNNING], queued=3)
     samples, _ = await taken(both, told("node-1", gpu(0, 0.5)))

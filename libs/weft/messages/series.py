@@ -15,9 +15,10 @@ class SeriesView(Struct, frozen=True, kw_only=True):
     `begins + n * step_seconds` on; null: nothing was. Those of the newest step are of the part of it that has passed.
 
     Of a node: `cpu` and `memory`, used parts of what it has, 0–1; `gpu.N.used`, the part of the time in which GPU `N`
-    ran anything, 0–1; `gpu.N.memory_used` in bytes. Of a job: `pace`, steps a second of its slowest rank; `progress`,
-    the step of the rank that is furthest behind; of a service `rate`, requests a second, and `p_ms`, milliseconds to
-    the first byte of the answer, of the percentile of its objective, else of 99 %; `replicas`, those that it holds.
+    ran anything, 0–1; `gpu.N.memory_used` in bytes. Series of a job: `pace`, steps a second of its slowest rank;
+    `progress`, the step of the rank that is furthest behind; of a service `rate`, requests a second, and `p_ms`,
+    milliseconds to the first byte of the answer, of the percentile of its objective, else of 99 %; `replicas`, those
+    that it holds. All have `cpus_used`, in cores, and `memory_used`, in bytes: the sums over all ranks.
     Of the cluster: GPUs `held` and `used`; `queued`, jobs that wait, for administrators.
     """
 

@@ -14,6 +14,7 @@ const PAGES = {
   tenants: ["Tenants", () => import("./pages/tenants.js")],
   "what-if": ["What if", () => import("./pages/whatif.js")],
   job: ["", () => import("./pages/job.js")],
+  sweep: ["", () => import("./pages/sweep.js")],
 };
 const THEMES = ["auto", "light", "dark"];
 const THEME_KEY = "weft.theme"; // index.html reads it

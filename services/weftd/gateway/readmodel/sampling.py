@@ -29,7 +29,7 @@ class Samples:
 
     def __init__(self) -> None:
         self.nodes = Shelf(NODE_SERIES_MAX, 2 + 2 * GPUS_PER_NODE_MAX)
-        self.jobs = Shelf(JOB_SERIES_MAX, 3)
+        self.jobs = Shelf(JOB_SERIES_MAX, 5)
         self.cluster = Shelf(3, 3)
         self.ledger = UsedLedger()
         self._last = 0.0  # when the last sample was taken
@@ -50,7 +50,7 @@ class Samples:
         lasted = at - self._last if 0 < at - self._last <= GAP_SECONDS_MAX else 0.0
         self._last = at
         for number, job in enumerate(holding, 1):
-            self.jobs.put(job.id, at, _of_job(job, live))
+            self.jobs.put(job.id, at, {**_of_job(job, live), **_used_by(job, seen)})
             if lasted:
                 enter(self.ledger, job, seen, at=at, lasted=lasted)
             await _pause(number)
@@ -91,6 +91,15 @@ def _of_job(job: Job, cluster: LiveCluster) -> dict[str, float | None]:
     paces = [run.pace.steps_rate for run in ranks if run.pace is not None]
     steps = [run.progress["step"] for run in ranks if "step" in run.progress]
     return {"pace": min(paces, default=None), "progress": min(steps, default=None), "replicas": replicas}
+
+
+def _used_by(job: Job, seen: Mapping[str, "NodeTold"]) -> dict[str, float | None]:
+    """The CPU and the memory that all ranks of the job use together, as far as their nodes report it."""
+    places = [(seen[one.node_id], one.rank) for one in job.held if one.node_id in seen]
+    runs = [node.runs.get((job.id, job.epoch, rank)) for node, rank in places]
+    cpus = [run.cpus_used for run in runs if run is not None and run.cpus_used is not None and run.cpus_used >= 0]
+    memory = [run.memory_used for run in runs if run is not None and run.memory_used is not None]
+    return {"cpus_used": sum(cpus) if cpus else None, "memory_used": sum(memory) if memory else None}
 
 
 def _most(part: float) -> float | None:

@@ -18,8 +18,9 @@ export function metricsView(changed) {
   const others = h("input", { id: "metrics-of", type: "text", autocomplete: "off", onchange: changed });
   const said = h("p", { class: "muted", role: "status" });
   const grid = h("div", { class: "panels" });
+  const sweep = h("a", { hidden: true, href: "#/queue" }, "its sweep");
   const element = h("section", { class: "panel", hidden: true },
-    h("div", { class: "row" }, h("h2", {}, "What it reports"), h("label", { htmlFor: "metrics-of" }, "with the jobs"), others), said, grid);
+    h("div", { class: "row" }, h("h2", {}, "What it reports"), h("label", { htmlFor: "metrics-of" }, "with the jobs"), others, sweep), said, grid);
 
   function draw(views) {
     const drawn = seriesOf(views);
@@ -45,6 +46,9 @@ export function metricsView(changed) {
     element,
     close: () => charts.forEach((chart) => chart.close()),
     async update(api, job, signal) {
+      const array = job.spec?.element?.array;
+      sweep.hidden = !array;
+      if (array) sweep.href = `#/sweep/${encodeURIComponent(array)}`;
       const named = others.value.split(/[\s,]+/).filter(Boolean).slice(0, OTHERS_MAX);
       const reports = Object.keys(job.progress ?? {}).some((name) => !COUNTERS.has(name));
       if (!reports && !named.length) return; // nothing is asked for of a job that reports nothing

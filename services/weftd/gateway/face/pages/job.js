@@ -18,6 +18,7 @@ const EVERY_MS = 5000;
 const EXPLAIN_MS = 10_000; // an explanation looks at every job of the pool: less often, unless the job changed
 const SPANS = [["15 minutes", 900], ["1 hour", 3600], ["6 hours", 21600], ["1 day", 86400]];
 const NODES_CHARTED_MAX = 4;
+const GIB = 1024 ** 3;
 
 export function mount(root, context) {
   const { api, live, time, params } = context;
@@ -185,6 +186,8 @@ function chartsView(changed, known) {
   const kinds = {
     pace: { title: "Pace of its slowest rank", unit: "steps/s", names: ["pace"], yMin: 0 },
     progress: { title: "Step that all ranks have reached", names: ["progress"] },
+    cpus_used: { title: "CPU used by all ranks", unit: "cores", names: ["cpus_used"], yMin: 0 },
+    memory_used: { title: "Memory used by all ranks", unit: "GiB", names: ["memory_used"], yMin: 0 },
     used: { title: "Use of its GPUs", format: (value) => percent(value), names: [], yMin: 0, yMax: 1 },
     rate: { title: "Requests", unit: "requests/s", names: ["rate"], yMin: 0 },
     p_ms: { title: "Time to the first byte", unit: "ms", names: ["p_ms"], yMin: 0 },
@@ -245,6 +248,7 @@ async function readSamples(api, job, seconds, signal) {
     name: `${nodes[place][0]} GPU ${index}`, points: pointsOf(view, view.series[`gpu.${index}.used`] ?? []).filter(isIts),
   })));
   const series = Object.fromEntries(Object.entries(own.series).map(([name, values]) => [name, pointsOf(own, values)]));
+  if (series.memory_used) series.memory_used = series.memory_used.map(([at, value]) => [at, value === null ? null : value / GIB]);
   const steps_ = Math.max(0, ...Object.values(own.series).map((values) => values.length));
   return { job: series, used, ends: own.begins + (steps_ * own.step_seconds || seconds) };
 }
