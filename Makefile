@@ -14,7 +14,7 @@ HISTORIES := tests/unit/test_one_engine.py
 ALONE = $(shell grep --recursive --files-with-matches --include 'test_*.py' 'mark\.alone' tests)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock native demo up docs wheel fmt check test tests parallel alone histories nightly mutants sim chaos \
+.PHONY: help setup lock native demo up docs terminal wheel fmt check test tests parallel alone histories nightly mutants sim chaos \
 	bench fairness policies hosts gpu-kit clean
 
 help: ## print this list
@@ -53,6 +53,9 @@ up: $(VENV)/.demo ## a local cluster that stays until Ctrl-C
 
 docs: setup ## build the documentation, which the gateway serves at /docs, for the wheel and the image
 	@$(BIN)/python -m tests.support.site
+
+terminal: ## fetch xterm.js, the terminal of the dashboard, into the package (needs npm)
+	@$(PYTHON) deploy/terminal.py
 
 wheel: docs ## build the wheel into dist/
 	$(BIN)/pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .

@@ -29,6 +29,7 @@ from weftd.gateway.sessions import runs
 from weftd.gateway.sessions.relayed import ANSWER_SECONDS_MAX, SessionEnd, SessionLine
 from weftd.gateway.sessions.runs import RankRun
 
+PROTOCOL = "weft.attach"  # a browser closes a WebSocket of which it offered protocols and none was chosen
 ORDER_SECONDS_MAX = 10.0
 OPEN_SECONDS_MAX = 20.0  # an engine takes a while to begin a process
 SESSION_SECONDS = 0.03  # of the node, which starts a process, and of the scheduler, which notes that it came and went
@@ -85,7 +86,9 @@ async def attach(call: Call[AttachQuery]) -> web.StreamResponse:
     async with gateway.opening.one(call.who.tenant):  # one after the other, each when the ones before it are paid for
         await gateway.cpu_budgets.go(call.who.tenant)
         gateway.cpu_budgets.charge(call.who.tenant, SESSION_SECONDS)
-    socket = web.WebSocketResponse(max_msg_size=FRAME_BYTES_MAX + 16, compress=False, timeout=2.0)
+    socket = web.WebSocketResponse(
+        max_msg_size=FRAME_BYTES_MAX + 16, compress=False, timeout=2.0, protocols=(PROTOCOL,)
+    )
     async with gateway.entered.one(call.who.tenant), gateway.streams.one(call.who.tenant, request):
         if not socket.can_prepare(request).ok:
             raise RejectedError(400, "Upgrade", "not a request for a WebSocket that can be understood")

@@ -13,6 +13,7 @@ of a host. `~` is in no job's id, so that the router takes it for no cookie of a
 HOST_COOKIE = f"__Host-{COOKIE}"
 """Browsers take a cookie of this name from its own host alone, and over TLS."""
 PROOF_HEADER = "X-Weft-Session"
+PROOF_PROTOCOL = "weft.proof."  # a page can give a WebSocket no header, but offer protocols: one has the proof
 FLOW_COOKIE = "weft_token-~o"  # the sign-in at the identity provider that is under way
 FLOW_PATH = "/v1/oidc"
 FLOW_SECONDS = 600
@@ -26,10 +27,17 @@ def credentials(request: web.Request) -> str | None:
     header = request.headers.get("Authorization")
     if header is not None:
         return header
-    proof = request.headers.get(PROOF_HEADER, "")
+    proof = request.headers.get(PROOF_HEADER, "") or _offered_proof(request)
     tokens = _values(request, COOKIE) if proof else []
     fitting = [token for token in tokens if hmac.compare_digest(proof_of(token).encode(), proof.encode())]
     return f"Bearer {fitting[0]}" if fitting else None
+
+
+def _offered_proof(request: web.Request) -> str:
+    """The proof among the protocols that a WebSocket's opening request offers; empty: there is none."""
+    offered = request.headers.get("Sec-WebSocket-Protocol", "").split(",")[:TRIED_MAX]
+    proofs = (one.strip().removeprefix(PROOF_PROTOCOL) for one in offered if one.strip().startswith(PROOF_PROTOCOL))
+    return next(proofs, "")
 
 
 def proof_of(token: str) -> str:

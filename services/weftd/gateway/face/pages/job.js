@@ -11,6 +11,7 @@ import { facts, failureText, repeat, scrolling, section, slot } from "../parts.j
 import { estimateView, nodesAway, pastReasonsView, reasonsView } from "../job/reasons.js";
 import { pointsOf } from "../job/samples.js";
 import { some, storyView } from "../job/story.js";
+import { terminalView } from "../job/terminal.js";
 import { FINAL, stateChip } from "../words.js";
 import { toYaml } from "../job/yaml.js";
 
@@ -34,13 +35,14 @@ export function mount(root, context) {
   const charts = chartsView(() => work.soon(), known);
   const metrics = metricsView(() => work.soon());
   const log = logView(params.id);
+  const terminal = terminalView(params.id);
   const specification = specificationView();
   const pastNote = h("p", { class: "muted", hidden: true }, "Of the output there is no past: this is what is there now.");
   const whyBox = section("Why", why.element);
   const ranksBox = section("Ranks and GPUs", verdicts.element, ranks.element);
   const body = h("div", { class: "stack", hidden: true },
     h("div", { class: "job-top" }, h("section", { class: "panel" }, head.element, actions.element), whyBox),
-    section("What happened to it", story.element), charts.element, metrics.element, ranksBox, section("Output", pastNote, log.element), specification.element);
+    section("What happened to it", story.element), charts.element, metrics.element, ranksBox, section("Output", pastNote, log.element), terminal.element, specification.element);
   root.append(h("div", { class: "stack" }, trouble.element, body));
 
   const work = repeat(refresh, EVERY_MS);
@@ -124,6 +126,7 @@ export function mount(root, context) {
     if (charts.element.hidden) metrics.element.hidden = true;
     pastNote.hidden = !isPast;
     log.update(job, isPast);
+    terminal.update(job, isPast);
   }
 
   // The names of jobs that caused something here, as far as they hold anything now and may be seen.
@@ -166,6 +169,7 @@ export function mount(root, context) {
       charts.close();
       metrics.close();
       log.close();
+      terminal.close();
     },
   };
 }
