@@ -38,7 +38,7 @@ $(VENV)/.done: requirements.lock $(VENV)/.demo
 setup: $(VENV)/.done ## make .venv from the locked, hashed requirements
 
 lock: ## resolve the three locks again from pyproject.toml (needs uv)
-	$(LOCK) --extra embedded --extra sharing --extra report --extra ssh --extra dev --output-file requirements.lock
+	$(LOCK) --extra embedded --extra sharing --extra report --extra ssh --extra data --extra dev --output-file requirements.lock
 	$(LOCK) --extra embedded --extra build --constraint requirements.lock --output-file embedded.lock
 	awk '/^[^ ]/ { mine = index($$0, "ziglang==") == 1 } mine' requirements.lock >sharing.lock
 

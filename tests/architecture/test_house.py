@@ -415,7 +415,7 @@ def test_no_file_names_a_package_registry() -> None:
 @pytest.mark.parametrize(
     ("lock", "extras"),
     [
-        ("deploy/requirements.lock", ("cluster",)),
+        ("deploy/requirements.lock", ("cluster", "data")),
         ("embedded.lock", ("cluster", "embedded", "build")),
         ("sharing.lock", ("sharing",)),
     ],

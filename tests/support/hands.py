@@ -38,6 +38,7 @@ def made_hands(
         preflight=preflight,
         bring_files=_nothing,
         bring_checkpoint=_nothing,
+        bring_data=_as_it_is,
         bring_image=_as_it_is,
         permits=lambda _: True,
         done=lambda _: done(),

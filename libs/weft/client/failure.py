@@ -15,7 +15,15 @@ from weft.messages.http import JobView
 LINES_MAX = 8
 _TAIL_BYTES = 4096
 _SECONDS_MAX = 2.0
-_NEVER_RAN = frozenset({CauseCode.START_FAILED, CauseCode.CANNOT_START, CauseCode.PORT_TAKEN, CauseCode.START_TIMEOUT})
+_NEVER_RAN = frozenset(
+    {
+        CauseCode.START_FAILED,
+        CauseCode.CANNOT_START,
+        CauseCode.OBJECT_STORE,
+        CauseCode.PORT_TAKEN,
+        CauseCode.START_TIMEOUT,
+    }
+)
 
 
 class LastWords(Struct, frozen=True, kw_only=True):

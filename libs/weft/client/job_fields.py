@@ -57,6 +57,8 @@ class JobFields(TypedDict, total=False):
     done_when: str | Sequence[str]
     retries: int | Mapping[str, Any]
     volumes: Sequence[Mapping[str, Any]]
+    mounts: Mapping[str, str]
+    object_store: str
     labels: Mapping[str, str]
     progress: Mapping[str, str]
     objective: Mapping[str, Any]

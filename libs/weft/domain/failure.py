@@ -21,7 +21,7 @@ class FailureClass(StrEnum):
     GPU = "gpu"  # hardware
     NETWORK = "network"  # its ranks lost each other, and none of them failed before
     NODE = "node"  # an image, a mount or a disk of its node, or the node itself
-    STORE = "store"  # Weft itself
+    STORE = "store"  # Weft itself, or the object store of its data
     UNKNOWN = "unknown"  # it vanished, or somebody killed it
 
 
@@ -40,6 +40,7 @@ _CLASSES: Mapping[CauseCode, FailureClass] = {
     _C.START_TIMEOUT: _F.NODE,
     _C.STOP_TIMEOUT: _F.NODE,
     _C.PORT_TAKEN: _F.NODE,
+    _C.OBJECT_STORE: _F.STORE,
     _C.NODE_LOST: _F.NODE,
     _C.NODE_STOPPED: _F.NODE,
     _C.NOT_STORED: _F.STORE,

@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 from weft.domain.arrays import Element, Indices
 from weft.domain.dependencies import AFTER_MAX, After, CheckpointSource
+from weft.domain.object_store.urls import OBJECT_URL_PATTERN
 from weft.domain.quantity import DURATION_PATTERN, SIZE_PATTERN, duration_seconds, size_bytes
 from weft.domain.shares import Share, is_thousandths, thousandths
 from weft.domain.sweeps import SWEPT_MAX, Sample, SweepName, SweepValues
@@ -22,6 +23,8 @@ EGRESS_BYTES_MIN = 8192
 OF_THE_CONTAINER = ("/proc", "/sys", "/dev", "/weft")
 VOLUMES_INSIDE = "/volumes"  # where a container sees a volume that its job gives no other place
 VOLUME_VARIABLE = "WEFT_VOLUME_"
+OBJECT_STORE_VARIABLE = "WEFT_OBJECT_STORE"  # by which a node asks for the secret `object_store`; no run has it
+MOUNTS_MAX = 16
 
 ENV_NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,254}$(?!\n)"
 LABEL_NAME_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$(?!\n)"
@@ -82,6 +85,13 @@ SecretFiles = Annotated[
     ),
 ]
 Image = Annotated[str, Meta(pattern=IMAGE_PATTERN, description="A container image.")]
+ObjectUrl = Annotated[
+    str, Meta(pattern=OBJECT_URL_PATTERN, description="Objects of an S3 store, such as `s3://bucket/data`.")
+]
+Mounts = Annotated[
+    dict[Path, ObjectUrl],
+    Meta(max_length=MOUNTS_MAX, description="For each path the objects that a run finds there, to be read alone."),
+]
 
 
 class _Strict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -450,6 +460,8 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     done_when: RoleNamed | Annotated[tuple[RoleNamed, ...], Meta(min_length=1, max_length=ROLES_MAX)] | None = None
     retries: Retries = Retries()
     volumes: Annotated[tuple[Volume, ...], Meta(max_length=64)] = ()
+    mounts: Mounts = {}
+    object_store: Token | None = None
     labels: Annotated[dict[LabelName, LabelValue], Meta(max_length=64)] = {}
     progress: Progress | None = None
     objective: Objective | None = None
@@ -490,8 +502,9 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
 
     @property
     def all_secrets(self) -> dict[str, str]:
-        """By variable, whether that has the value or the path of a file."""
-        return {**self.secrets, **self.secret_files}
+        """By variable, whether that has the value or the path of a file, or is only read by the node."""
+        store = {} if self.object_store is None else {OBJECT_STORE_VARIABLE: self.object_store}
+        return {**self.secrets, **self.secret_files, **store}
 
     @property
     def done_roles(self) -> tuple[str, ...]:

@@ -243,6 +243,9 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     hung: bool = False  # its job hangs: its stacks are to be in its log
     hang_signal: ResizeSignal | None = None  # that makes it write them; None: nothing that it knows of
     preflight: bool = False  # the node checks its GPUs first, unless it did today
+    mounts: dict[str, str] = {}  # path → the objects that the run finds there
+    object_store: str | None = None  # the secret with the keys of the store; the node asks for it
+    mounted: dict[str, str] = {}  # path → the folder of the node that has these objects, once they are copied
 
 
 class RoleOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -318,6 +321,8 @@ class JobOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
     hung: bool = False
     hang_signal: ResizeSignal | None = None
     preflight: bool = False
+    mounts: dict[str, str] = {}
+    object_store: str | None = None
     roles: tuple[RoleOrder, ...]
     ranks: tuple[RankOrder, ...]
 
@@ -419,6 +424,10 @@ class Pace(Struct, frozen=True, kw_only=True, omit_defaults=True):
     step_seconds: Finite
     step_spread: Finite = 0.0  # median absolute deviation of the steps' times, over their median
     phases: Annotated[dict[Name, Finite], Meta(max_length=PROGRESS_NAMES_MAX)] = {}
+
+
+DATA_COPIED, DATA_TO_COPY = "data_bytes_copied", "data_bytes_to_copy"
+"""Of a run that has not begun: bytes of its data that its node has copied, of how many."""
 
 
 class RunProgressed(Struct, frozen=True, kw_only=True, omit_defaults=True):

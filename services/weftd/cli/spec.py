@@ -27,6 +27,8 @@ _OPTIONS = {  # the field of the specification → the option that the user wrot
     "time_limit": "--time-limit",
     "retries.max": "--retries",
     "volumes": "--volume",
+    "mounts": "--mount",
+    "object_store": "--object-store",
     "labels": "--label",
     "array": "--array",
     "after": "--after",
@@ -106,6 +108,8 @@ def _asked(args: argparse.Namespace, cwd: str, environment: Mapping[str, str], c
         "time_limit": args.time_limit,
         "retries": None if args.retries is None else {"max": args.retries},
         "volumes": [volume_of(text, cwd) for text in args.volume],
+        "mounts": dict(_mount(text) for text in args.mount) or None,
+        "object_store": args.object_store,
         "labels": dict(_label(text) for text in args.label),
         "checkpoints": _checkpoints(args.checkpoints),
         "from_checkpoint": args.from_checkpoint,
@@ -176,6 +180,13 @@ def _said(asked: dict[str, Any]) -> dict[str, Any]:
 def _label(text: str) -> tuple[str, str]:
     name, _, value = text.partition("=")
     return name, value
+
+
+def _mount(text: str) -> tuple[str, str]:
+    path, given, url = text.partition("=")
+    if not given:
+        raise CliError(f"expected PATH=s3://BUCKET/PATH, got {text!r}", field="--mount")
+    return path, url
 
 
 def volume_of(text: str, cwd: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from weft.messages.nodes import StartRun
 from weftd.executor.files.checkpoints import BadCheckpointError
+from weftd.executor.data.rclone import NoDataError
 from weftd.executor.files.contexts import BadContextError
 from weftd.executor.files.secrets import MissingSecretsError
 from weftd.executor.registry import NoImageError
@@ -44,6 +45,7 @@ class Actions:
         preflight: Callable[[StartRun], Awaitable[str]],
         bring_files: Callable[[StartRun], Awaitable[None]],
         bring_checkpoint: Callable[[StartRun], Awaitable[None]],
+        bring_data: Callable[[StartRun], Awaitable[StartRun]],
         bring_image: Callable[[StartRun], Awaitable[StartRun]],
         permits: Callable[[RunKey], bool],
         done: Callable[[Action], None],
@@ -57,6 +59,7 @@ class Actions:
         self._preflight = preflight
         self._bring_files = bring_files
         self._bring_checkpoint = bring_checkpoint
+        self._bring_data = bring_data
         self._bring_image = bring_image
         self._permits = permits
         self._done = done
@@ -134,6 +137,11 @@ class Actions:
             try:
                 await self._bring_checkpoint(order)
             except BadCheckpointError as error:
+                why_not = str(error)
+        if order.mounts and not why_not:
+            try:
+                order = await self._bring_data(order)
+            except (NoDataError, MissingSecretsError) as error:
                 why_not = str(error)
         if order.image and not why_not:
             try:

@@ -15,9 +15,18 @@ from msgspec.structs import replace
 from weft.bus import Bus, BusClosedError, BusError
 from weft.domain.cluster import Capacity
 from weft.domain.labels import labels_of
-from weft.messages.nodes import NodeDesired, NodeReported, RunSeen, RunState, StartRun
+from weft.messages.nodes import (
+    DATA_COPIED,
+    DATA_TO_COPY,
+    NodeDesired,
+    NodeReported,
+    RunSeen,
+    RunState,
+    StartRun,
+)
 from weft.messages.signals import NodeSampled
 from weftd.executor.actions import Actions
+from weftd.executor.data.cache import DataCache
 from weftd.executor.files.checkpoints import Checkpoints
 from weftd.executor.files.contexts import Contexts
 from weftd.executor.files.job_files import JobFiles
@@ -66,6 +75,7 @@ class Agent:
         self._progress, self._settings, self._capacity = progress, settings, capacity
         self._clock, self._jitter = clock, jitter
         self._contexts = Contexts(settings.home.absolute(), bus, node_id=settings.node_id)
+        self._data = DataCache(settings.home.absolute(), bus, settings.data, node_id=settings.node_id, clock=clock)
         self._secret_files, self._preflight = secret_files, preflight
         self.actions = Actions(
             runtime,
@@ -74,6 +84,9 @@ class Agent:
             preflight=self._check,
             bring_files=self._contexts.bring,
             bring_checkpoint=Checkpoints(job_files, bus, node_id=settings.node_id).bring,
+            bring_data=lambda order: self._data.bring(
+                order, permitted=lambda: reconciler.permits(RunKey.of(order), clock())
+            ),
             bring_image=RegistryImages(bus, runtime, node_id=settings.node_id, clock=clock).bring,
             permits=lambda key: reconciler.permits(key, clock()),
             done=self._note_done,
@@ -97,6 +110,13 @@ class Agent:
         self._still_watch = StillWatch(settings.still_seconds)
         self._looked_at = -math.inf
         self._unjudged = False  # the end of a run is not reported before the next sample
+
+    def copying(self) -> dict[RunKey, Told]:
+        """How far the copies are for which starts wait."""
+        return {
+            key: Told(progress={DATA_COPIED: float(copied), DATA_TO_COPY: float(size)})
+            for key, (copied, size) in self._data.copying.items()
+        }
 
     def touch(self) -> None:
         """Something on this node may have changed: decide and report."""
@@ -179,6 +199,7 @@ class Agent:
                 now = self._clock()
                 self._note_fenced(runs)
                 self._contexts.keep({*(run.key for run in runs), *self.actions.busy})
+                self._data.keep({*(run.key for run in runs), *self.actions.busy})
                 self._secret_files.keep({*(run.key for run in runs if run.live), *self.actions.busy})
                 actions = self._core.decide(runs, busy=self.actions.busy, now=now)
                 self._state_file.save(self._core.memory)  # before the action, so that its cause survives a crash

@@ -157,7 +157,7 @@ async def run(
         async def tell_progress() -> None:
             told = await progress.look(await agent.runs() or ())
             await agent.watch_work(told)
-            for runs in telling.due(told, now=clock()):
+            for runs in telling.due(agent.copying() | told, now=clock()):
                 await bus.publish(ProgressSeen(node_id=settings.node_id, runs=runs))
 
         async def keep_logs() -> None:

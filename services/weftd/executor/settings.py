@@ -10,6 +10,7 @@ from weft.domain.labels import labels_of
 from weft.domain.spec import Token
 from weft.domain.ulimits import ulimits_of
 from weft.service import Connections
+from weftd.executor.data.settings import DataSettings
 from weftd.executor.logs.retention import GRAIN, RetentionLimits
 from weftd.executor.machine.ports import PortRange, lane_of
 from weftd.executor.machine.volumes import OwnedVolume, check
@@ -83,6 +84,7 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     containers: ContainerSettings = ContainerSettings()
     serving: ServingSettings = ServingSettings()
     entering: SessionSettings = SessionSettings()
+    data: DataSettings = DataSettings()
 
     def __post_init__(self) -> None:
         if self.drift_seconds < DRIFT_SECONDS_MIN:

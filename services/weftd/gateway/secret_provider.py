@@ -1,7 +1,7 @@
 """Resolves secrets and files that jobs refer to: checked at submission, sent to the node that starts a run."""
 
 from weft.domain.job import FINAL, Job
-from weft.domain.spec import JobSpec
+from weft.domain.spec import OBJECT_STORE_VARIABLE, JobSpec
 from weft.messages.contexts import ContextRead, ReadContext
 from weft.messages.files import ReadCheckpoint
 from weft.messages.images import ReadImage
@@ -24,6 +24,8 @@ async def check_stored(store: GatewayStore, tenant: str, spec: JobSpec, *, at: f
     for variable, name in spec.all_secrets.items():
         if name not in stored:
             why = f"tenant {tenant} has no secret {name}; `weft secret set {name}` stores one"
+            if variable == OBJECT_STORE_VARIABLE:
+                raise RejectedError(400, "object_store", why)
             field = "secrets" if variable in spec.secrets else "secret_files"
             raise RejectedError(400, f"{field}.{variable}", why)
 

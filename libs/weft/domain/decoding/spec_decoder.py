@@ -15,6 +15,14 @@ from weft.domain.decoding.yaml_reader import DocumentError, Value, read_yaml
 from weft.domain.dependencies import NAMED_PATTERN, SOURCE_PATTERN
 from weft.domain.idling import LEAST_SECONDS
 from weft.domain.labels.where import WhereError, parsed
+from weft.domain.object_store.urls import (
+    MOUNT_VARIABLE,
+    OBJECT_URL_PATTERN,
+    fault_of_url,
+    is_within,
+    plain_path,
+    variable_of,
+)
 from weft.domain.quantity import duration_seconds, size_bytes
 from weft.domain.spec import (
     ANY_MODEL,
@@ -99,6 +107,7 @@ def _check(spec: JobSpec) -> None:
         _check_context,
         _check_volumes,
         _check_where,
+        _check_mounts,
     ):
         try:
             check(spec)
@@ -250,6 +259,30 @@ def _check_where(spec: JobSpec) -> None:
             parsed(spec.where)
         except WhereError as error:
             raise SpecError("where", str(error)) from error
+def _check_mounts(spec: JobSpec) -> None:
+    if spec.mounts and spec.object_store is None:
+        raise SpecError("object_store", "expected the name of the secret with the keys of the object store")
+    if spec.object_store is not None and not spec.mounts:
+        raise SpecError("object_store", "is for `mounts`, and there are none")
+    taken = [plain_path(volume.inside) for volume in spec.volumes]
+    if spec.context is not None and spec.workdir is not None:
+        taken.append(plain_path(spec.workdir))
+    variables: dict[str, str] = {}
+    for path, url in spec.mounts.items():
+        field, plain = f"mounts.{path}", plain_path(path)
+        if ".." in path.split("/"):
+            raise SpecError(field, f"{path} must not contain '..'")
+        if is_of_the_container(path):
+            raise SpecError(field, f"{path} is the container's own")
+        if other := next((other for other in taken if is_within(plain, other) or is_within(other, plain)), ""):
+            raise SpecError(field, f"{path} and {other} lie in one another")
+        variable = variable_of(MOUNT_VARIABLE, path)
+        if variable in variables:
+            raise SpecError(field, f"{path} and {variables[variable]} would both be in the variable {variable}")
+        if fault := fault_of_url(url):
+            raise SpecError(field, fault)
+        variables[variable] = path
+        taken.append(plain)
 
 
 def _check_array(spec: JobSpec) -> None:
@@ -382,6 +415,7 @@ PATTERN_WORDS = {
     **ULIMIT_WORDS,
     TOKEN_PATTERN: "expected lower-case letters, digits and '-', at most 63, no dots",
     PATH_PATTERN: "expected an absolute path, such as /home/ada/mnist: the node does not know your folder",
+    OBJECT_URL_PATTERN: "expected s3://BUCKET/PATH, with a bucket of 3 to 63 lower-case letters, digits, '-' and '.'",
     IMAGE_PATTERN: "expected a container image, such as ghcr.io/ada/mnist:1.0",
     ORIGIN_PATTERN: "expected '*', or an origin in small letters without a path, such as https://app.example.org",
     ENV_NAME_PATTERN: "expected a name of letters, digits and '_' that begins with no digit",

@@ -15,7 +15,7 @@ FAULTS: Mapping[FailureClass, str] = {
     FailureClass.GPU: "a GPU failed",
     FailureClass.NODE: "its node failed it",
     FailureClass.NETWORK: "its ranks lost each other",
-    FailureClass.STORE: "Weft could not store or decide what followed",
+    FailureClass.STORE: "Weft could not store or decide what followed, or an object store did not give its data",
     FailureClass.UNKNOWN: "nothing shows whose fault it was",
 }
 

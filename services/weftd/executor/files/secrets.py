@@ -18,7 +18,7 @@ from pathlib import Path
 from msgspec import structs
 
 from weft.bus import Bus, BusError
-from weft.domain.spec import SECRETS_MAX
+from weft.domain.spec import OBJECT_STORE_VARIABLE, SECRETS_MAX
 from weft.domain.text import listed
 from weft.messages.nodes import ReadSecrets, SecretsRead, StartRun
 from weftd.executor.files.discards import Discards
@@ -113,9 +113,7 @@ def folder_in_memory(home: Path) -> Path | None:
     return Path(folder) if is_own and os.path.ismount(SHARED_MEMORY) else None
 
 
-async def with_secrets(order: StartRun, bus: Bus, *, node_id: str, files: SecretFiles) -> StartRun:
-    """The order with the values in its environment, and files for those that are wanted as such. Raises
-    MissingSecretsError; RuntimeUnavailableError if no gateway gives them now, so that the start is tried again."""
+async def _read(order: StartRun, bus: Bus, node_id: str) -> SecretsRead:
     asked = ReadSecrets(node_id=node_id, job_id=order.job_id, epoch=order.epoch, rank=order.rank)
     try:
         read = await bus.request(asked, SecretsRead, seconds_max=ANSWER_SECONDS_MAX)
@@ -123,7 +121,22 @@ async def with_secrets(order: StartRun, bus: Bus, *, node_id: str, files: Secret
         raise RuntimeUnavailableError(f"no gateway sends its secrets: {error}") from error
     if read.refused:
         raise RuntimeUnavailableError(f"its secrets are not given: {read.refused}")
+    return read
+
+
+async def object_store_of(order: StartRun, bus: Bus, *, node_id: str) -> str:
+    """The value of the secret with the keys of the order's object store. Raises as `with_secrets`."""
+    read = await _read(order, bus, node_id)
+    if OBJECT_STORE_VARIABLE not in read.values:
+        raise MissingSecretsError(f"no such secret: {order.object_store}")
+    return read.values[OBJECT_STORE_VARIABLE]
+
+
+async def with_secrets(order: StartRun, bus: Bus, *, node_id: str, files: SecretFiles) -> StartRun:
+    """The order with the values in its environment, and files for those that are wanted as such. Raises
+    MissingSecretsError; RuntimeUnavailableError if no gateway gives them now, so that the start is tried again."""
     named = {**order.secrets, **order.secret_files}
+    read = await _read(order, bus, node_id)
     missing = sorted({*read.missing, *(name for variable, name in named.items() if variable not in read.values)})
     if missing:
         raise MissingSecretsError(f"no such {'secret' if len(missing) == 1 else 'secrets'}: {listed(missing)}")

@@ -40,7 +40,7 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     peers: Mapping[str, tuple[str, ...]] = {}
     task_ports_differ: bool = True
     service_port: int | None = None  # where it listens for requests, as it sees it itself
-    volumes: Mapping[str, str] = {}  # by variable, where the run finds each volume that it names
+    volumes: Mapping[str, str] = {}  # by variable, where the run finds each volume and mount that it names
 
 
 def environment(order: StartRun, facts: RunFacts) -> dict[str, str]:

@@ -12,6 +12,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, structs
 
 from weft.domain.cluster import TENANTS_OF_VOLUME_MAX, OfferedVolume
+from weft.domain.object_store.urls import is_within, plain_path
 from weft.domain.spec import Path, Token, Volume
 
 logger = logging.getLogger(__name__)
@@ -35,10 +36,10 @@ def check(volumes: Mapping[str, OwnedVolume], home: str) -> None:
     for name, volume in volumes.items():
         if ".." in volume.path.split("/"):
             raise ValueError(f"volume {name}: {volume.path} must not contain '..'")
-        if _is_within(home, volume.path) or _is_within(volume.path, home):
+        if _lies_in(home, volume.path) or _lies_in(volume.path, home):
             raise ValueError(f"volume {name}: {volume.path} and the executor's home {home} lie in one another")
         for other, outer in volumes.items():
-            if other != name and not outer.read_only and _is_within(volume.path, outer.path):
+            if other != name and not outer.read_only and _lies_in(volume.path, outer.path):
                 why = "in which jobs write: they could put a link in its place"
                 raise ValueError(f"volume {name}: {volume.path} lies in the volume {other}, {why}")
 
@@ -79,10 +80,5 @@ def paths_for(wanted: Iterable[Volume], tenant: str, volumes: Mapping[str, Owned
     return paths
 
 
-def _is_within(path: str, folder: str) -> bool:
-    path, folder = _plain(path), _plain(folder)
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
-
-
-def _plain(path: str) -> str:
-    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
+def _lies_in(path: str, folder: str) -> bool:
+    return is_within(plain_path(path), plain_path(folder))

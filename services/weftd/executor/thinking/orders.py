@@ -69,6 +69,8 @@ def runs_of(order: JobOrder) -> Iterator[StartRun]:
             revision=rank.revision,
             secrets=order.secrets,
             secret_files=order.secret_files,
+            mounts=order.mounts,
+            object_store=order.object_store,
         )
 
 

@@ -9,10 +9,12 @@ import msgspec
 from weft.domain.classes import class_of
 from weft.domain.cluster import Node
 from weft.domain.job import Cause, Job, JobEvent, JobState
+from weft.domain.quantity import size_text
 from weft.domain.sizes import is_elastic
 from weft.messages.eta import Estimate, Sooner
 from weft.messages.events import Event
 from weft.messages.http import PRIORITY_MAX
+from weft.messages.nodes import DATA_COPIED, DATA_TO_COPY
 from weft.planning.eta.sooner import Advised
 from weft.planning.eta.starts import Foreseen, PoolToCome
 from weft.planning.eta.told import agreed, ends_of, to_come
@@ -84,7 +86,8 @@ async def explanation(
     advised = Advised(priority_max, lambda other: other.name if may_see(who, other.tenant) else OF_ANOTHER)
     eta, helps, ends = await asyncio.to_thread(_foreseen, job, pool, advised, [held.job_id for held in full.holders])
     names = names_seen(who, holding, queued) if "j-" in full.sentence else {}
-    full = msgspec.structs.replace(full, sentence=with_names(full.sentence, names))
+    sentence = with_names(full.sentence, names) + _copied(job, cluster)
+    full = msgspec.structs.replace(full, sentence=sentence)
     return msgspec.structs.replace(
         agreed(full, None if eta is None else eta.estimate),
         eta=None if eta is None else estimates.told(job, eta),
@@ -101,6 +104,15 @@ async def explanation(
         service=await whole_service(store, cluster, job, who),
         submitter=job.submitter,
     )
+
+
+def _copied(job: Job, cluster: LiveCluster) -> str:
+    """How far the data are copied for which a job has not begun."""
+    if job.state not in (JobState.PLACED, JobState.STARTING):
+        return ""
+    told = [run.progress for run in cluster.progress(job).values()]
+    copied, size = (sum(progress.get(name, 0.0) for progress in told) for name in (DATA_COPIED, DATA_TO_COPY))
+    return f"; copies its data: {size_text(copied)} of {size_text(size)}" if size else ""
 
 
 def _foreseen(

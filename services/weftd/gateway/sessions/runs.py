@@ -27,7 +27,13 @@ class RankRun(Struct, frozen=True, kw_only=True):
 
 
 _NEVER_STARTED = frozenset(
-    {CauseCode.START_FAILED, CauseCode.CANNOT_START, CauseCode.PORT_TAKEN, CauseCode.START_TIMEOUT}
+    {
+        CauseCode.START_FAILED,
+        CauseCode.CANNOT_START,
+        CauseCode.OBJECT_STORE,
+        CauseCode.PORT_TAKEN,
+        CauseCode.START_TIMEOUT,
+    }
 )
 
 

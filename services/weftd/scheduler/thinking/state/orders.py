@@ -198,6 +198,8 @@ def job_order(job: Job, nodes: Mapping[str, Node], *, preflight: bool = False) -
         secret_files=spec.secret_files,
         context=spec.context,
         from_checkpoint=spec.from_checkpoint,
+        mounts=spec.mounts,
+        object_store=spec.object_store,
         roles=tuple(_role_order(name, spec.roles[name], row) for name, row in rows.items()),
         ranks=(),
     )

@@ -370,6 +370,9 @@ def _cause_alone(run: RunSeen, *, of: int) -> Cause:
     if run.exit_code is not None:
         numbers["exit_code"] = float(run.exit_code)
     match run.reason:
+        case EndReason.START_FAILED if run.detail.startswith(f"{CauseCode.OBJECT_STORE}: "):
+            sentence = f"{rank}could not start: {run.detail.partition(': ')[2]}"
+            return Cause(code=CauseCode.OBJECT_STORE, sentence=sentence, numbers=numbers)
         case EndReason.START_FAILED:
             sentence = f"{rank}could not start: {run.detail}"
             code = CauseCode.CANNOT_START if run.for_good else CauseCode.START_FAILED

@@ -1,0 +1,1 @@
+"""Object stores, as a job names them: pure."""
