@@ -21,6 +21,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
     with object_store(tmp_path_factory.mktemp("store")) as store:
         store.put("set/greeting", b"hello\n")
         (store.root / "sets" / "imagenet").mkdir(parents=True)
+        (store.root / "models").mkdir()
         (store.root / "sets" / "imagenet" / "n01440764").write_text("tench")
         yield store
 
@@ -33,7 +34,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clu
 
 async def test_the_page_works_as_it_is_written(cluster: Cluster, store: ObjectStore, tmp_path: Path) -> None:
     page = PAGE.read_text()
-    set_line, env, run = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    set_line, env, run, write = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     person = Person(cluster, cluster.local.token)
     values = {"AWS_ENDPOINT_URL": store.endpoint, "AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": KEY}
     names = [line.strip().partition("=")[0] for line in env.strip().splitlines()]
@@ -44,6 +45,10 @@ async def test_the_page_works_as_it_is_written(cluster: Cluster, store: ObjectSt
     asked, _, command = run.strip().partition(" -- sh -c ")
     ran = await person.types("run", "-f", *asked.split()[2:], "--", "sh", "-c", command.strip("'"))
     assert (ran.status, ran.out) == (0, "n01440764\n"), ran.err
+    asked, _, command = write.strip().partition(" -- sh -c ")
+    ran = await person.types("run", "-f", *asked.split()[2:], "--", "sh", "-c", command.strip("'"))
+    assert ran.status == 0, ran.err
+    assert (store.root / "models" / "mnist" / "state").read_text() == "done\n"
     fields = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0].replace(", /weights: s3://models/llama", "")
     lines = "\n".join(line.strip() for line in fields.splitlines())
     (tmp_path / "job.yaml").write_text(f"name: filed\ncommand: [sh, -c, 'cat $WEFT_MOUNT_DATA/*']\n{lines}\n")
@@ -76,6 +81,22 @@ async def test_keys_are_nowhere_but_in_the_secret_and_a_store_that_refuses_is_na
     for key in ("other-key-of-tests", KEY_ID):
         assert key not in seen
         assert not any(key.encode() in log for log in logs)
+
+
+async def test_outputs_that_the_store_does_not_take_fail_the_job_and_stay_on_the_node(
+    cluster: Cluster, store: ObjectStore, tmp_path: Path
+) -> None:
+    person = Person(cluster, cluster.local.token)
+    (tmp_path / "keys").write_text(store.secret.replace(KEY, "other-key-of-tests"))
+    assert (await person.types("secret", "set", "bad", "--from", str(tmp_path / "keys"))).status == 0
+    output = ("--output", "/out=s3://bucket/out", "--object-store", "bad")
+    script = "echo kept >$WEFT_OUTPUT_OUT/file"
+    ran = await person.types("run", "--name", "untaken", *output, "-f", "--", "sh", "-c", script)
+    assert ran.status != 0
+    explained = await person.types("explain", "untaken", "--json")
+    assert '"object-store"' in explained.out
+    assert "were not uploaded: s3://bucket/out: " in explained.out
+    assert [path.read_text() for path in cluster.local.home.root.rglob("outputs/*/0/file")] == ["kept\n"]
 
 
 @pytest.mark.docker

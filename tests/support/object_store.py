@@ -6,9 +6,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+
+from aiohttp import ClientSession, web
 
 KEY_ID, KEY = "weft-key-of-tests", "weft-secret-of-tests"
 BUCKET = "bucket"
@@ -91,3 +93,35 @@ def object_store(root: Path, *options: str) -> Iterator[ObjectStore]:
         yield store
     finally:
         store.kill()
+
+
+@asynccontextmanager
+async def overloaded(store: ObjectStore) -> AsyncIterator[str]:
+    """The secret of the same store behind a proxy that answers every other request with 503."""
+    count = 0
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        nonlocal count
+        count += 1
+        if count % 2:
+            return web.Response(status=503)
+        url = f"{store.endpoint}{request.raw_path}"
+        body = await request.read()
+        async with session.request(request.method, url, headers=request.headers, data=body or None) as got:
+            kept = {
+                name: got.headers[name] for name in ("Content-Type", "ETag", "Last-Modified") if name in got.headers
+            }
+            return web.Response(status=got.status, headers=kept, body=await got.read())
+
+    app = web.Application(client_max_size=1 << 30)
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        async with ClientSession(auto_decompress=False) as session:
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            host, port = runner.addresses[0][:2]
+            yield store.secret.replace(store.endpoint, f"http://{host}:{port}")
+    finally:
+        await runner.cleanup()

@@ -32,6 +32,7 @@ FIELDS = {
     "JobSpec.secrets": "For each variable of the environment the name of a stored secret, whose value it has.",
     "JobSpec.volumes": "Folders of the node that the job sees ([volumes.md](volumes.md)).",
     "JobSpec.mounts": "Objects of an S3 store that a run finds at a path of its own ([data.md](data.md)).",
+    "JobSpec.outputs": "Where the files go that a run writes at a path of its own ([data.md](data.md)).",
     "JobSpec.object_store": "The secret with the address and the keys of the store ([data.md](data.md)).",
     "JobSpec.secret_files": "For each variable the name of a stored secret; it has the path of a file with that value.",
     "JobSpec.labels": "To select by, and for whatever you like: `weft ps --label team=vision`.",

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from tests.support.doubles.bus import MemoryBus
-from tests.support.object_store import BUCKET, KEY, KEY_ID, ObjectStore, object_store
+from tests.support.object_store import BUCKET, KEY, KEY_ID, ObjectStore, object_store, overloaded
 from tests.support.runs import order, until
 from weft.messages.nodes import ReadSecrets, SecretsRead, StartRun
 from weftd.executor.data.cache import DataCache
@@ -151,6 +151,21 @@ async def test_a_store_that_is_away_is_tried_again_and_then_the_start_fails_as_o
         await cache.bring(wants(), permitted=lambda: True)
     store.start()
     assert (await node.bring(wants()) / "deep" / "b.txt").read_bytes() == b"hello"
+
+
+async def test_a_store_that_answers_503_half_the_time_is_read_all_the_same(store: ObjectStore, tmp_path: Path) -> None:
+    async with overloaded(store) as secret:
+        node = Node(tmp_path / "home", secret)
+        for _ in range(20):
+            try:
+                folder = await node.bring(wants())
+            except RuntimeUnavailableError:
+                continue  # as its executor tries the start again
+            break
+        else:
+            raise AssertionError("20 tries")
+    assert (folder / "a.bin").read_bytes() == store.get("sets/a.bin")
+    assert (folder / "deep" / "b.txt").read_bytes() == b"hello"
 
 
 async def test_a_copy_that_nobody_wants_any_more_ends(tmp_path: Path) -> None:

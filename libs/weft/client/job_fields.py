@@ -58,6 +58,7 @@ class JobFields(TypedDict, total=False):
     retries: int | Mapping[str, Any]
     volumes: Sequence[Mapping[str, Any]]
     mounts: Mapping[str, str]
+    outputs: Mapping[str, str]
     object_store: str
     labels: Mapping[str, str]
     progress: Mapping[str, str]

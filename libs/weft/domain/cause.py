@@ -15,7 +15,7 @@ class CauseCode(StrEnum):
     OUT_OF_MEMORY = "out-of-memory"  # a rank was killed, as it used more memory than it asked for
     START_FAILED = "start-failed"  # image missing, command not found, …
     CANNOT_START = "cannot-start"  # the same, where another try on that node would end the same way
-    OBJECT_STORE = "object-store"  # an object store did not give the data of a run
+    OBJECT_STORE = "object-store"  # an object store did not give the data of a run, or take its outputs
     PORT_TAKEN = "port-taken"  # something else listens where the gang should meet
     START_TIMEOUT = "start-timeout"
     ORDERS_FULL = "orders-full"  # the answer to its node has no room for it

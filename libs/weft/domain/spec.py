@@ -92,6 +92,10 @@ Mounts = Annotated[
     dict[Path, ObjectUrl],
     Meta(max_length=MOUNTS_MAX, description="For each path the objects that a run finds there, to be read alone."),
 ]
+Outputs = Annotated[
+    dict[Path, ObjectUrl],
+    Meta(max_length=MOUNTS_MAX, description="For each path where the files go that a run writes there."),
+]
 
 
 class _Strict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -461,6 +465,7 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     retries: Retries = Retries()
     volumes: Annotated[tuple[Volume, ...], Meta(max_length=64)] = ()
     mounts: Mounts = {}
+    outputs: Outputs = {}
     object_store: Token | None = None
     labels: Annotated[dict[LabelName, LabelValue], Meta(max_length=64)] = {}
     progress: Progress | None = None

@@ -53,6 +53,7 @@ class EndReason(StrEnum):
     LOST = "lost"  # it is gone and left no exit status
 
 
+NOT_UPLOADED = 74  # the exit status of a run whose outputs were given up, by that of EX_IOERR
 NEVER_RAN = frozenset({EndReason.START_FAILED, EndReason.PORT_TAKEN})
 
 
@@ -244,7 +245,9 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     hang_signal: ResizeSignal | None = None  # that makes it write them; None: nothing that it knows of
     preflight: bool = False  # the node checks its GPUs first, unless it did today
     mounts: dict[str, str] = {}  # path → the objects that the run finds there
+    outputs: dict[str, str] = {}  # path → where the files go that the run writes there
     object_store: str | None = None  # the secret with the keys of the store; the node asks for it
+    written: dict[str, str] = {}  # path → the folder of the node in which the run writes these files
     mounted: dict[str, str] = {}  # path → the folder of the node that has these objects, once they are copied
 
 
@@ -322,6 +325,7 @@ class JobOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
     hang_signal: ResizeSignal | None = None
     preflight: bool = False
     mounts: dict[str, str] = {}
+    outputs: dict[str, str] = {}
     object_store: str | None = None
     roles: tuple[RoleOrder, ...]
     ranks: tuple[RankOrder, ...]

@@ -28,6 +28,7 @@ _OPTIONS = {  # the field of the specification → the option that the user wrot
     "retries.max": "--retries",
     "volumes": "--volume",
     "mounts": "--mount",
+    "outputs": "--output",
     "object_store": "--object-store",
     "labels": "--label",
     "array": "--array",
@@ -108,7 +109,8 @@ def _asked(args: argparse.Namespace, cwd: str, environment: Mapping[str, str], c
         "time_limit": args.time_limit,
         "retries": None if args.retries is None else {"max": args.retries},
         "volumes": [volume_of(text, cwd) for text in args.volume],
-        "mounts": dict(_mount(text) for text in args.mount) or None,
+        "mounts": dict(_place(text, "--mount") for text in args.mount) or None,
+        "outputs": dict(_place(text, "--output") for text in args.output) or None,
         "object_store": args.object_store,
         "labels": dict(_label(text) for text in args.label),
         "checkpoints": _checkpoints(args.checkpoints),
@@ -182,10 +184,10 @@ def _label(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _mount(text: str) -> tuple[str, str]:
+def _place(text: str, option: str) -> tuple[str, str]:
     path, given, url = text.partition("=")
     if not given:
-        raise CliError(f"expected PATH=s3://BUCKET/PATH, got {text!r}", field="--mount")
+        raise CliError(f"expected PATH=s3://BUCKET/PATH, got {text!r}", field=option)
     return path, url
 
 

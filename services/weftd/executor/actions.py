@@ -10,8 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 from weft.messages.nodes import StartRun
-from weftd.executor.files.checkpoints import BadCheckpointError
 from weftd.executor.data.rclone import NoDataError
+from weftd.executor.files.checkpoints import BadCheckpointError
 from weftd.executor.files.contexts import BadContextError
 from weftd.executor.files.secrets import MissingSecretsError
 from weftd.executor.registry import NoImageError
@@ -138,7 +138,7 @@ class Actions:
                 await self._bring_checkpoint(order)
             except BadCheckpointError as error:
                 why_not = str(error)
-        if order.mounts and not why_not:
+        if (order.mounts or order.outputs) and not why_not:
             try:
                 order = await self._bring_data(order)
             except (NoDataError, MissingSecretsError) as error:

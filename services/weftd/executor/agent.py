@@ -27,9 +27,11 @@ from weft.messages.nodes import (
 from weft.messages.signals import NodeSampled
 from weftd.executor.actions import Actions
 from weftd.executor.data.cache import DataCache
+from weftd.executor.data.uploads import Uploads
 from weftd.executor.files.checkpoints import Checkpoints
 from weftd.executor.files.contexts import Contexts
 from weftd.executor.files.job_files import JobFiles
+from weftd.executor.files.job_folders import OF_ANY_USER, OWN
 from weftd.executor.files.secrets import SecretFiles, with_secrets
 from weftd.executor.logs.progress import ProgressSource
 from weftd.executor.metrics import ExecutorGauges
@@ -76,6 +78,14 @@ class Agent:
         self._clock, self._jitter = clock, jitter
         self._contexts = Contexts(settings.home.absolute(), bus, node_id=settings.node_id)
         self._data = DataCache(settings.home.absolute(), bus, settings.data, node_id=settings.node_id, clock=clock)
+        self._uploads = Uploads(
+            settings.home.absolute(),
+            bus,
+            settings.data,
+            node_id=settings.node_id,
+            mode=OF_ANY_USER if settings.runtime == "docker" else OWN,
+            clock=clock,
+        )
         self._secret_files, self._preflight = secret_files, preflight
         self.actions = Actions(
             runtime,
@@ -84,9 +94,7 @@ class Agent:
             preflight=self._check,
             bring_files=self._contexts.bring,
             bring_checkpoint=Checkpoints(job_files, bus, node_id=settings.node_id).bring,
-            bring_data=lambda order: self._data.bring(
-                order, permitted=lambda: reconciler.permits(RunKey.of(order), clock())
-            ),
+            bring_data=self._bring_data,
             bring_image=RegistryImages(bus, runtime, node_id=settings.node_id, clock=clock).bring,
             permits=lambda key: reconciler.permits(key, clock()),
             done=self._note_done,
@@ -110,6 +118,32 @@ class Agent:
         self._still_watch = StillWatch(settings.still_seconds)
         self._looked_at = -math.inf
         self._unjudged = False  # the end of a run is not reported before the next sample
+
+    async def _bring_data(self, order: StartRun) -> StartRun:
+        """The order with the folders of its mounts and outputs. Raises as `DataCache.bring`."""
+        key = RunKey.of(order)
+        if order.mounts:
+            order = await self._data.bring(order, permitted=lambda: self._core.permits(key, self._clock()))
+        try:
+            return self._uploads.begin(order)
+        except OSError as error:
+            raise RuntimeUnavailableError(f"its outputs cannot be kept here now: {error.strerror or error}") from error
+
+    async def upload(self) -> None:
+        """Begin the uploads of outputs that are due, and report ends that waited for them."""
+        runs = await self.runs()
+        if runs is None:
+            return
+        self._uploads.look(runs)
+        self._uploads.keep({*(run.key for run in runs), *self.actions.busy})
+        if self._uploads.changed.is_set():
+            self._uploads.changed.clear()
+            self.touch()
+
+    def close(self) -> None:
+        """End the copies and uploads in progress: the next executor goes on with them."""
+        self._data.close()
+        self._uploads.close()
 
     def copying(self) -> dict[RunKey, Told]:
         """How far the copies are for which starts wait."""
@@ -243,6 +277,8 @@ class Agent:
             last_words=words,
             timed_out=await self._timeouts.of(runs),
             unjudged=self._is_unjudged,
+            uploading=self._uploads.waits,
+            not_uploaded=self._uploads.given_up,
         )
         seen = tuple(map(self._with_stillness, seen))
         self._seq += 1

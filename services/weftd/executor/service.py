@@ -44,6 +44,7 @@ FOLDERS = ("results", "checkpoints", "metrics")
 SHRINK_SECONDS = 600.0
 KEPT_SECONDS = 60.0
 KEPT_COST_MAX = 20.0  # adding up the bytes of all files takes at most this part of the time: 1/20
+UPLOAD_LOOK_SECONDS = 0.5
 FILES_AT_ONCE = 32  # requests that are in work or wait for a thread
 FILES_THREADS = 2
 LOG_WAIT_SECONDS_MAX = 10.0
@@ -212,6 +213,7 @@ async def run(
                 Every(PROGRESS_SECONDS, tell_progress),
                 Every(TELL_SECONDS, prober.tell, wake=prober.news, name="endpoints"),
                 Every(RETENTION_SECONDS, keep_logs),
+                Every(UPLOAD_LOOK_SECONDS, agent.upload, name="uploads"),
                 Every(SHRINK_SECONDS, shrink, retry_on=(OSError,), name="shrink"),
                 Every(KEPT_SECONDS, tell_kept, retry_on=(OSError, BusError), name="kept"),
                 Every(SESSIONS_SECONDS, look_at_sessions, name="sessions"),
@@ -227,6 +229,7 @@ async def run(
             task.cancel()
         prober.drop()
         agent.actions.drop()
+        agent.close()
     await progress.close()
 
 

@@ -18,6 +18,7 @@ from weft.domain.labels.where import WhereError, parsed
 from weft.domain.object_store.urls import (
     MOUNT_VARIABLE,
     OBJECT_URL_PATTERN,
+    OUTPUT_VARIABLE,
     fault_of_url,
     is_within,
     plain_path,
@@ -259,24 +260,28 @@ def _check_where(spec: JobSpec) -> None:
             parsed(spec.where)
         except WhereError as error:
             raise SpecError("where", str(error)) from error
+
+
 def _check_mounts(spec: JobSpec) -> None:
-    if spec.mounts and spec.object_store is None:
+    if (spec.mounts or spec.outputs) and spec.object_store is None:
         raise SpecError("object_store", "expected the name of the secret with the keys of the object store")
-    if spec.object_store is not None and not spec.mounts:
-        raise SpecError("object_store", "is for `mounts`, and there are none")
+    if spec.object_store is not None and not (spec.mounts or spec.outputs):
+        raise SpecError("object_store", "is for `mounts` and `outputs`, and there are none")
     taken = [plain_path(volume.inside) for volume in spec.volumes]
     if spec.context is not None and spec.workdir is not None:
         taken.append(plain_path(spec.workdir))
     variables: dict[str, str] = {}
-    for path, url in spec.mounts.items():
-        field, plain = f"mounts.{path}", plain_path(path)
+    mounts = [("mounts", MOUNT_VARIABLE, path, url) for path, url in spec.mounts.items()]
+    outputs = [("outputs", OUTPUT_VARIABLE, path, url) for path, url in spec.outputs.items()]
+    for name, prefix, path, url in (*mounts, *outputs):
+        field, plain = f"{name}.{path}", plain_path(path)
         if ".." in path.split("/"):
             raise SpecError(field, f"{path} must not contain '..'")
         if is_of_the_container(path):
             raise SpecError(field, f"{path} is the container's own")
         if other := next((other for other in taken if is_within(plain, other) or is_within(other, plain)), ""):
             raise SpecError(field, f"{path} and {other} lie in one another")
-        variable = variable_of(MOUNT_VARIABLE, path)
+        variable = variable_of(prefix, path)
         if variable in variables:
             raise SpecError(field, f"{path} and {variables[variable]} would both be in the variable {variable}")
         if fault := fault_of_url(url):

@@ -2,6 +2,7 @@
 
 OBJECT_URL_PATTERN = r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\x00-\x1f\x7f]{0,1000})?$(?!\n)"
 MOUNT_VARIABLE = "WEFT_MOUNT_"
+OUTPUT_VARIABLE = "WEFT_OUTPUT_"
 
 
 def bucket_and_prefix(url: str) -> tuple[str, str]:

@@ -79,7 +79,14 @@ def _what(parser: argparse.ArgumentParser) -> None:
         metavar="PATH=s3://BUCKET/PATH",
         help="objects that are copied to the node before the start, to be read at PATH; repeat it",
     )
-    group.add_argument("--object-store", metavar="NAME", help="the secret with the keys of the store of --mount")
+    group.add_argument(
+        "--output",
+        action="append",
+        default=[],
+        metavar="PATH=s3://BUCKET/PATH",
+        help="the place to which files are uploaded that the job writes at PATH; repeat it",
+    )
+    group.add_argument("--object-store", metavar="NAME", help="the secret with the keys of the store")
     group.add_argument("--workdir", metavar="DIR", help="working directory (default: this folder, or the image's own)")
     group.add_argument("--label", action="append", default=[], metavar="K=V", help="repeat it")
 

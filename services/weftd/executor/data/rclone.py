@@ -164,12 +164,19 @@ class Rclone:
 
         Raises NoDataError, RuntimeUnavailableError.
         """
-        asked = (
-            "copy",
-            _remote(url),
-            folder,
+        asked = ("copy", _remote(url), folder, "--use-server-modtime", *self._copying)
+        await self._run(asked, store, url, lock=lock, moved=moved)
+
+    async def upload(self, store: Store, folder: str, url: str) -> None:
+        """Copy the files of a folder, without links and devices, to a place that may have some of them already. Raises
+        NoDataError, RuntimeUnavailableError."""
+        # With a slash rclone does not ask first whether the place is an object, which a store may forbid.
+        await self._run(("copy", folder, f"{_remote(url).rstrip('/')}/", *self._copying), store, url)
+
+    @property
+    def _copying(self) -> tuple[str, ...]:
+        return (
             *(f"--{name}={self._settings.data_transfers}" for name in ("transfers", "checkers")),
-            "--use-server-modtime",
             *_RETRIES,
             "--timeout=30s",
             "--contimeout=15s",
@@ -177,7 +184,6 @@ class Rclone:
             "--stats=1s",
             "--stats-log-level=NOTICE",
         )
-        await self._run(asked, store, url, lock=lock, moved=moved)
 
     async def _run(
         self,

@@ -8,6 +8,7 @@ class DataSettings(Struct, frozen=True, kw_only=True):
     data_transfers: int = 8  # objects that are copied at once, by one copy
     data_copies: int = 2  # copies at once
     data_silent_seconds: float = 60.0  # a copy that moves no byte for so long is ended, and tried again
+    data_upload_seconds: float = 60.0  # between two uploads of the outputs of a run that goes on
     data_rclone: str = ""  # the path of the program; empty: found beside Python, or in PATH
 
     def __post_init__(self) -> None:
@@ -15,5 +16,7 @@ class DataSettings(Struct, frozen=True, kw_only=True):
             raise ValueError("data_bytes_max is not negative")
         if not 1 <= self.data_transfers <= 64 or not 1 <= self.data_copies <= 64:
             raise ValueError("data_transfers and data_copies are 1 to 64")
+        if self.data_upload_seconds < 1:
+            raise ValueError(f"data_upload_seconds {self.data_upload_seconds:g} is less than 1")
         if self.data_silent_seconds < 1:
             raise ValueError(f"data_silent_seconds {self.data_silent_seconds:g} is less than 1")

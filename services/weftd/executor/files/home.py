@@ -19,7 +19,7 @@ shares/               a slot folder for each run with a share of a GPU (libs/wef
 results/<job>/, checkpoints/<job>/   what runs of a job wrote there, unless these are elsewhere (job_folders.py)
 metrics/<job>/<epoch>-<rank>.jsonl   the series of numbers that a run reported (logs/metrics.py)
 contexts/<job>-<epoch>/   the files that went along with a job (contexts.py); `packed` and `discarded` beside them
-data/                 copies of objects that jobs read (data/cache.py)
+data/                 copies of objects that jobs read, and outputs to upload (data/cache.py, data/uploads.py)
 secrets/<job>-<epoch>-<rank>/   a file for each secret that the run has as one, unless they are elsewhere (secrets.py)
 init/                 the first process of containers, as the engine mounts it (runtime/docker/init.py)
 native/               the hook and the emulated driver, as runs load them (shares/opening.py)

@@ -12,7 +12,16 @@ from msgspec.structs import replace
 
 from weft.domain.shares import WHOLE
 from weft.domain.spec import ResizeSignal
-from weft.messages.nodes import NEVER_RAN, EndReason, Leader, NodeDesired, RunSeen, RunState, StartRun
+from weft.messages.nodes import (
+    NEVER_RAN,
+    NOT_UPLOADED,
+    EndReason,
+    Leader,
+    NodeDesired,
+    RunSeen,
+    RunState,
+    StartRun,
+)
 from weftd.executor.runs import NO_LIMIT, Limits, Run, RunKey
 from weftd.executor.thinking.members import Changing, Showing, ShowMembers
 from weftd.executor.thinking.orders import lawful, runs_of
@@ -286,6 +295,8 @@ class Reconciler:
         last_words: Mapping[RunKey, str] | None = None,
         timed_out: Container[RunKey] = (),
         unjudged: Callable[[Run], bool] = lambda _: False,
+        uploading: Callable[[Run, bool], bool] = lambda _, __: False,
+        not_uploaded: Mapping[RunKey, str] | None = None,
     ) -> tuple[RunSeen, ...]:
         """The report for the control plane: the runs, with the reasons of their ends and their progress.
 
@@ -294,10 +305,13 @@ class Reconciler:
         were removed: they never start again, and the control plane must learn that.
         `last_words`: the ends of some logs, which become part of what is said of their runs. `timed_out`: runs that
         waited for other ranks in vain. `unjudged`: may the next
-        sample of its GPUs show why a run failed? Such a run is reported as running until then.
+        sample of its GPUs show why a run failed? Such a run is reported as running until then. So is one that is
+        `uploading` its outputs; the second argument: was it told to stop? `not_uploaded`: why outputs were given up.
         """
         said = last_words or {}
-        shown = [replace(run, **_NOT_ENDED) if self._may_be_its_gpu(run) and unjudged(run) else run for run in runs]
+        failed = not_uploaded or {}
+        ended = [_without_outputs(run, failed[run.key]) if run.key in failed else run for run in runs]
+        shown = [replace(run, **_NOT_ENDED) if self._waits(run, unjudged, uploading) else run for run in ended]
         told = {
             run.key: self._seen(run, progress.get(run.key, {}), said.get(run.key, ""), timed_out=run.key in timed_out)
             for run in shown
@@ -314,6 +328,12 @@ class Reconciler:
     def _awaited(self) -> Iterable[RunKey]:
         """Desired runs that begin once they can."""
         return () if self._closing else sorted(self._desired or ())
+
+    def _waits(self, run: Run, unjudged: Callable[[Run], bool], uploading: Callable[[Run, bool], bool]) -> bool:
+        """Is the end of the run not to be reported yet?"""
+        return (self._may_be_its_gpu(run) and unjudged(run)) or (
+            not run.live and run.reason not in NEVER_RAN and uploading(run, run.key in self._stops)
+        )
 
     def _may_be_its_gpu(self, run: Run) -> bool:
         """Did the run fail by itself, and did it have GPUs?"""
@@ -499,6 +519,13 @@ class Reconciler:
     def _not_applied(self, key: RunKey) -> str:
         limits = self._trying[key].why if key in self._trying else ""
         return "; ".join(why for why in (limits, self._showing.why(key)) if why)
+
+
+def _without_outputs(run: Run, why: str) -> Run:
+    """A run that ended well and whose outputs are not in their store has failed."""
+    if run.live or run.exit_code != 0 or run.reason in NEVER_RAN:
+        return run
+    return replace(run, exit_code=NOT_UPLOADED, detail=why)
 
 
 def _led_by(leader: Leader) -> tuple[str, int, str]:

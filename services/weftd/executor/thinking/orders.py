@@ -70,6 +70,7 @@ def runs_of(order: JobOrder) -> Iterator[StartRun]:
             secrets=order.secrets,
             secret_files=order.secret_files,
             mounts=order.mounts,
+            outputs=order.outputs,
             object_store=order.object_store,
         )
 

@@ -9,7 +9,7 @@ from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 from msgspec import Struct, structs
 
 from weft.domain.cluster import Gpu
-from weft.domain.object_store.urls import MOUNT_VARIABLE, variable_of
+from weft.domain.object_store.urls import MOUNT_VARIABLE, OUTPUT_VARIABLE, variable_of
 from weft.domain.ulimits import NO_LIMIT
 from weft.messages.nodes import Members, StartRun
 from weftd.executor.files.home import MEMBERS
@@ -127,6 +127,7 @@ def container_arguments(
             for volume in order.named_volumes
         ),
         *(Mount(path, folder, type="bind", read_only=True) for path, folder in order.mounted.items()),
+        *(Mount(path, folder, type="bind") for path, folder in order.written.items()),
         *(Mount(each.target, each.source, type="bind", read_only=each.read_only) for each in attached.mounts),
     ]
     memory = max(order.memory, MEMORY_BYTES_MIN)
@@ -296,7 +297,8 @@ def _environment(
         task_ports_differ=not joined.named,
         service_port=None if served is None else served.port,
         volumes={volume.variable: volume.inside for volume in order.named_volumes}
-        | {variable_of(MOUNT_VARIABLE, path): path for path in order.mounted},
+        | {variable_of(MOUNT_VARIABLE, path): path for path in order.mounted}
+        | {variable_of(OUTPUT_VARIABLE, path): path for path in order.written},
     )
     env = {name: value for name, value in environment(order, facts).items() if name not in READ_BY_THE_HOOK}
     # If NVIDIA's hook is the engine's default, it gives the GPUs in this variable, whether image or job has set it.

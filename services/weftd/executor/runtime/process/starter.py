@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 
 from msgspec.structs import replace
 
-from weft.domain.object_store.urls import MOUNT_VARIABLE, variable_of
+from weft.domain.object_store.urls import MOUNT_VARIABLE, OUTPUT_VARIABLE, variable_of
 from weft.domain.spec import StopSignal
 from weft.messages.nodes import RunState, StartRun
 from weftd.executor.files import members
@@ -89,7 +89,8 @@ class Starter:
             master_address=order.master_address,
             service_port=None if order.serve is None else self._book.served.begin(key, order.serve, self._node.ports),
             volumes={volume.variable: paths[volume.name] for volume in order.named_volumes}
-            | {variable_of(MOUNT_VARIABLE, path): folder for path, folder in order.mounted.items()},
+            | {variable_of(MOUNT_VARIABLE, path): folder for path, folder in order.mounted.items()}
+            | {variable_of(OUTPUT_VARIABLE, path): folder for path, folder in order.written.items()},
         )
         env = {**self._base, **environment(order, facts)}
         workdir = self._home.context(key) if order.context else order.workdir or checkpoints

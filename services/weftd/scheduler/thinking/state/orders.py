@@ -199,6 +199,7 @@ def job_order(job: Job, nodes: Mapping[str, Node], *, preflight: bool = False) -
         context=spec.context,
         from_checkpoint=spec.from_checkpoint,
         mounts=spec.mounts,
+        outputs=spec.outputs,
         object_store=spec.object_store,
         roles=tuple(_role_order(name, spec.roles[name], row) for name, row in rows.items()),
         ranks=(),

@@ -7,7 +7,16 @@ from msgspec import Struct, structs
 
 from weft.domain.failure import TIMED_OUT
 from weft.domain.job import Allocation, Cause, CauseCode, Job, JobState
-from weft.messages.nodes import NEVER_RAN, NOTED_MAX, EndReason, JobOrder, NodeReported, RunSeen, RunState
+from weft.messages.nodes import (
+    NEVER_RAN,
+    NOT_UPLOADED,
+    NOTED_MAX,
+    EndReason,
+    JobOrder,
+    NodeReported,
+    RunSeen,
+    RunState,
+)
 
 OTHER_BOOT_HEARD = 3  # reports in a row of another boot with a lower incarnation until that boot is accepted
 ENDED_AT = "ended_at"  # the number of a cause: when the rank ended that stops its job, where its success was not needed
@@ -377,6 +386,9 @@ def _cause_alone(run: RunSeen, *, of: int) -> Cause:
             sentence = f"{rank}could not start: {run.detail}"
             code = CauseCode.CANNOT_START if run.for_good else CauseCode.START_FAILED
             return Cause(code=code, sentence=sentence, numbers=numbers)
+        case EndReason.EXIT if run.exit_code == NOT_UPLOADED and run.detail.startswith(f"{CauseCode.OBJECT_STORE}: "):
+            sentence = f"{rank}ended, and {run.detail.partition(': ')[2]}"
+            return Cause(code=CauseCode.OBJECT_STORE, sentence=sentence, numbers=numbers)
         case EndReason.PORT_TAKEN:
             return Cause(code=CauseCode.PORT_TAKEN, sentence=f"{rank}could not start: {run.detail}")
         case EndReason.OOM:
