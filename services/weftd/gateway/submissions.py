@@ -116,6 +116,20 @@ class Submissions:
             id=stored.job_id, name=spec.name, created=stored.created, notes=notes_on(spec), elements=elements
         )
 
+    async def check(self, who: Access, body: bytes, *, content_type: str) -> http.Checked:
+        """Check a specification as `submit` does, and store nothing. Raises RejectedError, StoreUnavailableError."""
+        self._charge(who.tenant, ASK_SECONDS + RECEIVED_SECONDS_PER_BYTE * len(body))
+        async with self.large.one(who.tenant) if len(body) > LARGE_BYTES else nullcontext():
+            spec = await self._decoded(who.tenant, body, _content(content_type))
+            check(spec, self._allowances.of(who))
+            (await self._snapshots.nodes.get()).admission.check(spec, who.tenant)
+            await check_stored(self._store, who.tenant, spec, at=self._now())
+            elements = 0
+            if spec.is_array:
+                async with self._making:
+                    elements = len(await self._elements(spec, f"{ARRAY_PREFIX}check"))
+        return http.Checked(spec=spec, notes=notes_on(spec), elements=elements)
+
     async def _stored(
         self, spec: JobSpec, who: Access, key: str | None, allowance: Allowance | None
     ) -> tuple[StoredSubmission, int]:

@@ -46,6 +46,15 @@ class Submitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     elements: Annotated[int, Meta(description="Of an array: how many jobs it has; `id` is the array's.")] = 0
 
 
+class Checked(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The specification would be taken now; nothing is stored. `spec`: as Weft reads it. `notes`: as in `Submitted`.
+    `elements`: how many jobs the array would have, if it is one."""
+
+    spec: JobSpec
+    notes: tuple[str, ...] = ()
+    elements: int = 0
+
+
 class Accepted(Struct, frozen=True, kw_only=True):
     """The ask is stored, and the scheduler will do it; `state` is the job's or node's at the time."""
 

@@ -15,6 +15,7 @@ from weft.messages.asks import AskKind, Reshare, Scale, Update
 from weft.messages.http import (
     PRIORITY_MAX,
     Accepted,
+    Checked,
     JobsView,
     JobView,
     PriorityWanted,
@@ -102,6 +103,25 @@ async def submit(call: Call[NoQuery]) -> web.StreamResponse:
     )
     status = 201 if submitted.created else 200
     return answer(submitted, status=status, headers={"Location": f"/v1/jobs/{submitted.id}"})
+
+
+@operation(
+    "POST /v1/jobs/check",
+    "jobs",
+    "Check a specification",
+    description="Refuses what a submission refuses, with every mistake and its field, and stores nothing. Room in the"
+    " tenant's quota is not looked at.",
+    body=JobSpec,
+    body_media=SPEC_MEDIA,
+    answers={200: RouteAnswer(description="It would be taken; as Weft reads it.", type=Checked)},
+    example="""-d '{"name": "hello", "command": ["true"]}'""",
+)
+async def check_only(call: Call[NoQuery]) -> web.StreamResponse:
+    request = call.request
+    checked = await call.gateway.submissions.check(
+        call.who, await body_of(request), content_type=request.headers.get("Content-Type", "")
+    )
+    return answer(checked)
 
 
 @operation(

@@ -32,6 +32,7 @@ from weftd.gateway.http.route import Route
 
 OPERATIONS: tuple[Route[Any], ...] = (
     jobs.submit,
+    jobs.check_only,
     jobs.jobs,
     jobs.job,
     jobs.explain,
