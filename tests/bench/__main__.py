@@ -1,8 +1,8 @@
 """`make bench`: everything, or the parts named: `python -m tests.bench deciding`.
 
 `python -m tests.bench fairness` has a line of JSON at its end, and options of its own: see `tests.bench.fairness`.
-`python -m tests.bench cluster`, `contract`, `daily`, `dashboards`, `elastic`, `eta`, `health`, `hosts`, `house`,
-`kinds`, `partition`, `peers`, `people`, `python`, `serving`, `sharing` and `shipped` too: each has a docstring.
+`python -m tests.bench cluster`, `contract`, `daily`, `dashboards`, `elastic`, `eta`, `face`, `health`, `hosts`,
+`house`, `kinds`, `partition`, `peers`, `people`, `python`, `serving`, `sharing` and `shipped` too: each has a docstring.
 `python -m tests.bench running --against PATH` runs parts of two checkouts in turns: see `tests.bench.against`.
 """
 
@@ -19,6 +19,7 @@ from tests.bench.daily.measure import main as daily
 from tests.bench.dashboards import main as dashboards
 from tests.bench.elastic import main as elastic
 from tests.bench.eta import main as eta
+from tests.bench.face import main as face
 from tests.bench.fairness.measure import main as fairness
 from tests.bench.figures import Figures
 from tests.bench.health import main as health
@@ -63,6 +64,7 @@ OWN = {
     "fairness": fairness,
     "elastic": elastic,
     "eta": eta,
+    "face": face,
     "partition": partition,
     "peers": peers,
     "people": people,

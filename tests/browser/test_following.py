@@ -10,6 +10,7 @@ from weft.domain.job import JobEvent
 
 async def test_the_page_follows_the_cluster_as_it_changes(browser: Browser, world: World) -> None:
     async with dashboard(browser, world.gateway.url, world.tokens["alice"]) as window:
+        await window.go("cluster")
         await expect(window.main.get_by_text("Nothing runs")).to_be_visible()
         job = await world.running(name="comes")
         await expect(window.main.get_by_role("link", name="comes").first).to_be_visible()
@@ -23,6 +24,7 @@ async def test_the_past_is_shown_as_it_was_and_called_so(browser: Browser, world
     then = (await world.alice.story(job.id))[-1]
     await world.go(job, JobEvent.STOPPING, JobEvent.CANCELLED)
     async with dashboard(browser, world.gateway.url, world.tokens["alice"]) as window:
+        await window.go("cluster")
         await expect(window.main.get_by_text("Nothing runs")).to_be_visible()
         await window.button("Time").click()
         slider = window.page.get_by_role("slider", name="Moment that is shown")
@@ -40,8 +42,8 @@ async def test_the_theme_is_chosen_and_kept(browser: Browser, world: World) -> N
     background = "getComputedStyle(document.documentElement).backgroundColor"
     async with dashboard(browser, world.gateway.url, world.tokens["alice"]) as window:
         light = await window.page.evaluate(background)
-        await window.button("Theme: auto").click()
-        await window.button("Theme: light").click()
+        await window.account("Theme: auto")
+        await window.account("Theme: light")
         dark = await window.page.evaluate(background)
         assert dark != light
         await window.page.reload()

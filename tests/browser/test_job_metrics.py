@@ -20,7 +20,7 @@ async def test_the_metrics_of_a_job_are_curves_and_another_job_is_drawn_over_the
     await node.report(mine.id, [*losses(3.0, -2.0, 1.5), {"<b>reward": 7.0, "step": 30.0}])
     await node.report(other.id, losses(5.0, 4.5))
     async with dashboard(browser, world.gateway.url, world.tokens["alice"]) as window:
-        await window.go(f"job/{mine.id}")
+        await window.go(f"job/{mine.id}?tab=metrics")
         box = window.main.locator("section").filter(has=window.page.get_by_role("heading", name="What it reports"))
         loss = box.locator("figure").filter(has_text="loss")
         await expect(loss.locator("figcaption")).to_have_text("loss by step")
@@ -37,6 +37,6 @@ async def test_the_metrics_of_a_job_are_curves_and_another_job_is_drawn_over_the
 async def test_a_job_that_reports_nothing_has_no_curves(browser: Browser, world: World) -> None:
     job = await world.running(name="silent")
     async with dashboard(browser, world.gateway.url, world.tokens["alice"]) as window:
-        await window.go(f"job/{job.id}")
+        await window.go(f"job/{job.id}?tab=metrics")
         await expect(window.main.get_by_role("heading", name="How it goes")).to_be_visible()
         await expect(window.main.get_by_role("heading", name="What it reports")).to_be_hidden()

@@ -30,7 +30,7 @@ async def test_output_is_shown_as_it_is_written_with_its_colours_to_the_end_of_t
     job = await world.running(name="mine")
     await world.nodes["node-1"].write(job.id, b"\x1b[32mbegins\x1b[0m <b>\xff\n")
     async with dashboard(browser, world.gateway.url, world.tokens["alice"]) as window:
-        await window.go(f"job/{job.id}")
+        await window.go(f"job/{job.id}?tab=logs")
         await expect(output(window).get_by_text("begins")).to_have_class("a-t2")
         await expect(output(window)).to_contain_text("<b>\ufffd")
         await world.nodes["node-1"].write(job.id, b"half a li")
@@ -49,7 +49,7 @@ async def test_a_flood_is_kept_in_bounds_and_its_earlier_parts_are_read_when_the
     job = await world.running(name="mine")
     await world.nodes["node-1"].write(job.id, b"".join(b"line %d\n" % number for number in range(FLOOD)))
     async with dashboard(browser, world.gateway.url, world.tokens["alice"]) as window:
-        await window.go(f"job/{job.id}")
+        await window.go(f"job/{job.id}?tab=logs")
         await expect(output(window)).to_contain_text(f"line {FLOOD - 1}")
         assert await output(window).locator("> div").count() <= LINES_MAX
         await window.button("Earlier").click()
@@ -71,7 +71,7 @@ async def test_output_stands_still_while_it_is_read_and_goes_on_at_its_end(brows
     job = await world.running(name="mine")
     await world.nodes["node-1"].write(job.id, b"".join(b"line %d\n" % number for number in range(300)))
     async with dashboard(browser, world.gateway.url, world.tokens["alice"]) as window:
-        await window.go(f"job/{job.id}")
+        await window.go(f"job/{job.id}?tab=logs")
         await expect(output(window)).to_contain_text("line 299")
         assert await at_end(window)
         await output(window).focus()
@@ -95,7 +95,7 @@ async def test_the_output_of_another_rank_is_chosen(browser: Browser, world: Wor
     for rank in (0, 1):
         await world.nodes["node-1"].write(job.id, b"written by rank %d\n" % rank, rank=rank)
     async with dashboard(browser, world.gateway.url, world.tokens["alice"]) as window:
-        await window.go(f"job/{job.id}")
+        await window.go(f"job/{job.id}?tab=logs")
         await expect(output(window)).to_contain_text("written by rank 0")
         await window.main.get_by_label("rank", exact=True).select_option("1")
         await expect(output(window)).to_contain_text("written by rank 1")
@@ -107,7 +107,7 @@ async def test_a_job_that_has_not_started_says_so_and_shows_its_output_once_it_r
 ) -> None:
     job = await world.submitted(name="mine")
     async with dashboard(browser, world.gateway.url, world.tokens["alice"]) as window:
-        await window.go(f"job/{job.id}")
+        await window.go(f"job/{job.id}?tab=logs")
         await expect(window.main.get_by_text("it has not started yet")).to_be_visible()
         job = await world.go(job, JobEvent.PLACED, placement=placement(("node-1", 0)))
         await world.go(job, JobEvent.STARTING, JobEvent.STARTED)

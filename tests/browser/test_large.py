@@ -26,6 +26,7 @@ async def test_four_thousand_gpus_and_a_long_queue_are_shown_with_few_elements(
     count = "document.querySelectorAll('*').length"
     async with dashboard(browser, cluster.gateway.url, cluster.tokens[TENANT]) as window:
         window.page.set_default_timeout(FIRST_MS)
+        await window.go("cluster")
         await expect(window.main.get_by_text(f"of {NODES * GPUS} emulated GPUs held").first).to_be_visible(
             timeout=FIRST_MS
         )

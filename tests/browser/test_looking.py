@@ -32,6 +32,7 @@ async def test_the_keyboard_alone_signs_in_and_reaches_a_job_from_the_map(browse
         await window.page.keyboard.type(cluster.world.tokens["alice"])
         await window.page.keyboard.press("Enter")
         await window.is_live()
+        await window.go("cluster")
         await expect(window.map).to_be_visible()
         await press_until_focused(window, "application")
         await window.page.keyboard.press("End")
@@ -45,6 +46,7 @@ async def test_the_map_tells_a_screen_reader_what_the_cluster_has_and_where_the_
     browser: Browser, cluster: Shown
 ) -> None:
     async with dashboard(browser, cluster.url, cluster.world.tokens["admin"]) as window:
+        await window.go("cluster")
         await expect(window.map).to_have_attribute("aria-label", re.compile(r"6 nodes, 10 of 24 emulated GPUs held"))
         assert await window.page.get_by_role("table", name="The cluster by pool").count() == 1
         await window.map.focus()
@@ -59,6 +61,7 @@ async def test_the_map_tells_a_screen_reader_what_the_cluster_has_and_where_the_
 
 async def test_a_gpu_is_found_by_its_job_and_opened_from_its_card(browser: Browser, cluster: Shown) -> None:
     async with dashboard(browser, cluster.url, cluster.world.tokens["alice"]) as window:
+        await window.go("cluster")
         await window.page.get_by_role("searchbox", name="Find a GPU, node or job").fill("lender")
         await expect(window.main.get_by_text("2 GPUs found")).to_be_visible()
         await window.page.keyboard.press("Enter")

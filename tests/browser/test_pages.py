@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from tests.support.chromium import PHONE
-from tests.support.dashboard import PAGES, Dashboard, dashboard
+from tests.support.dashboard import PAGES, TABS, Dashboard, dashboard
 from tests.support.gateway import Place
 from tests.support.shown import Shown, shown
 from tests.support.steps import placement
@@ -19,7 +19,7 @@ from weft.messages.http.quotas import QuotaWanted
 from weftd.gateway.readmodel.estimates import DURATIONS_SECONDS
 
 JOBS = ("mnist", "chat", "major", "broken", "wants-eight", "done")
-WEIGHT_BYTES_MAX = 300 * 1024
+WEIGHT_BYTES_MAX = 250 * 1024
 SETTLE_MS = 400
 COLOURS = ("color-contrast", "link-in-text-block")  # all that a theme changes
 NARROW = {"width": 360, "height": 740}
@@ -35,10 +35,13 @@ async def cluster(servers: Place) -> AsyncIterator[Shown]:
 
 
 def places(cluster: Shown) -> dict[str, str]:
-    return {**{page: page for page in PAGES}, **{f"job-{name}": f"job/{cluster.id(name)}" for name in JOBS}}
+    jobs = {f"job-{name}": f"job/{cluster.id(name)}" for name in JOBS}
+    parts = {f"part-{tab.lower()}": f"job/{cluster.id('mnist')}?tab={tab.lower()}" for tab in TABS}
+    return {**{page: page for page in PAGES}, "new": "new", **jobs, **parts}
 
 
 async def each_page(window: Dashboard, cluster: Shown) -> AsyncIterator[str]:
+    """Open each page, and yield its name."""
     for name, place in places(cluster).items():
         await window.go(place)
         await window.page.wait_for_timeout(SETTLE_MS)
@@ -102,7 +105,7 @@ async def test_every_page_fits_a_narrow_phone_and_cuts_no_table_off(
         await window.sign_in(cluster.world.tokens[reader])
         async with quotas(cluster):
             async for name in each_page(window, cluster):
-                if name in ("cluster", "tenants") or name.startswith("job-"):
+                if name in ("cluster", "tenants", "part-ranks", "part-story"):
                     await expect(window.main.get_by_role("table").last).to_be_attached()
                 await look(name)
         await window.go("what-if")
@@ -167,6 +170,7 @@ async def test_what_the_pages_tell_of_one_thing_agrees_and_needs_no_guessing(bro
     token = cluster.world.tokens["admin"]
     zone, zone_named = _zone_of_half_hours()
     async with dashboard(browser, cluster.url, token, timezone_id=zone) as window:
+        await window.go("cluster")
         reasons = window.main.get_by_role("heading", name=re.compile(r"\d+ jobs wait")).locator("xpath=..")
         await expect(reasons.get_by_text("not looked at yet").first).to_be_visible()
         told = [int(one) for one in re.findall(r"^(\d+) ", await reasons.inner_text(), re.MULTILINE)]
@@ -189,10 +193,14 @@ async def test_what_the_pages_tell_of_one_thing_agrees_and_needs_no_guessing(bro
                 await window.page.wait_for_timeout(1000)
         await window.go(f"job/{cluster.id('done')}")
         await expect(window.main.get_by_text(re.compile(rf"\d\d:\d\d:\d\d {zone_named}, .* ago"))).to_be_visible()
+        await window.tab("Ranks")
         ranks = window.main.get_by_role("region", name="Ranks and their GPUs").get_by_role("row").last
         await expect(ranks).to_contain_text("GPU 3")
         await expect(ranks).not_to_contain_text("used")  # what others do with the GPU since is not the job's
-        epoch = window.main.get_by_text("epoch", exact=True).first
+        await window.tab("Story")
+        epoch = window.main.get_by_role("columnheader").get_by_text("epoch", exact=True).first
         await expect(epoch).to_have_attribute("title", re.compile("one try"))
+        await window.page.wait_for_timeout(SETTLE_MS)
+        await window.tab("Metrics")
         await window.page.wait_for_timeout(SETTLE_MS)
         await expect(window.main.get_by_text("Use of its GPUs")).to_be_hidden()

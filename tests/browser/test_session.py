@@ -46,7 +46,7 @@ async def test_a_reload_keeps_the_session_of_which_scripts_see_no_token(browser:
         other = await window.page.context.new_page()  # a link that a colleague sends opens a new tab
         await other.goto(f"{window.url}/#/queue")
         await expect(other.get_by_role("heading", name="Queue")).to_be_visible()
-        await window.button("Sign out").click()
+        await window.account("Sign out")
         await expect(window.button("Sign in")).to_be_visible()
         assert not await window.page.context.cookies()
         assert not (await world.alice.sessions()).sessions
@@ -166,6 +166,7 @@ async def test_a_part_of_the_dashboard_that_does_not_come_is_asked_for_again(
 async def test_a_stream_that_is_cut_comes_back_and_goes_on(browser: Browser, world: World) -> None:
     async with Proxy(port_of(world)) as link, dashboard(browser, url_of(link), world.tokens["alice"]) as window:
         window.watch.expect(*BROKEN)
+        await window.go("cluster")
         await expect(window.map).to_be_visible()
         link.refuse()
         link.reset()
@@ -180,6 +181,7 @@ async def test_a_stream_that_is_cut_comes_back_and_goes_on(browser: Browser, wor
 async def test_a_page_that_did_not_come_over_a_broken_line_comes_with_it(browser: Browser, world: World) -> None:
     async with Proxy(port_of(world)) as link, dashboard(browser, url_of(link), world.tokens["alice"]) as window:
         window.watch.expect(*BROKEN, "Failed to fetch dynamically imported module")
+        await window.go("cluster")
         await expect(window.map).to_be_visible()
         link.refuse()
         link.reset()

@@ -38,7 +38,7 @@ async def test_a_person_signs_in_by_one_click_and_a_link_of_another_still_needs_
             await expect(window.page.get_by_role("banner")).to_contain_text("vision")
             await window.page.reload()
             await window.is_live()
-            await window.button("Sign out").click()
+            await window.account("Sign out")
             code = (await world.bob.make_code()).code
             await window.page.goto(f"{window.url}/#code={code}")
             await expect(window.button("Sign in")).to_be_visible()

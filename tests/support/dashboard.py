@@ -12,8 +12,19 @@ from playwright.async_api import Browser, Locator, Page, expect
 
 from tests.support.chromium import PATIENCE_MS, Watch, watched
 
-PAGES = {"cluster": "Cluster", "queue": "Queue", "services": "Services", "tenants": "Tenants", "what-if": "What if"}
-"""Each page of the navigation by its address, with its link's name."""
+PAGES = {
+    "mine": "My work",
+    "cluster": "Cluster",
+    "queue": "Queue",
+    "services": "Services",
+    "tenants": "Tenants",
+    "what-if": "What if",
+    "health": "Health",
+}
+"""Each page of the navigation by its address, with its link's name. The first is the home page."""
+
+TABS = ("Overview", "Metrics", "Logs", "Ranks", "Story", "Files", "Spec")
+"""The parts of the page of a job."""
 
 GRAVE = ("serious", "critical")
 
@@ -68,10 +79,23 @@ class Dashboard:
     async def go(self, place: str) -> None:
         """To a page: through its link where the navigation has one, else by its address."""
         if place in PAGES:
-            await self.page.get_by_role("navigation", name="Pages").get_by_role("link", name=PAGES[place]).click()
+            link = self.page.get_by_role("navigation", name="Pages").get_by_role("link", name=PAGES[place])
+            if not await link.is_visible():  # on a narrow page
+                await self.button("Menu").click()
+            await link.click()
         else:
             await self.page.evaluate("place => { location.hash = `#/${place}` }", place)
         await self.is_shown()
+
+    async def tab(self, name: str) -> None:
+        """To a part of the page of a job."""
+        await self.main.get_by_role("tab", name=name, exact=True).click()
+
+    async def account(self, name: str) -> None:
+        """Press a button of the account menu."""
+        if not await self.button(name).is_visible():
+            await self.page.get_by_role("banner").locator("summary").click()
+        await self.button(name).click()
 
     async def is_shown(self) -> None:
         await expect(self.main.get_by_role("heading").first).to_be_visible()

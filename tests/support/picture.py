@@ -26,7 +26,7 @@ async def line_with(output: asyncio.StreamReader, pattern: str) -> re.Match[str]
 
 
 async def signed_in(page: Page, url: str, token: str) -> None:
-    await page.goto(f"{url}/")
+    await page.goto(f"{url}/#/cluster")
     await page.get_by_label("Token", exact=True).fill(token)
     await page.get_by_role("button", name="Sign in").click()
     await page.get_by_role("status").get_by_text("live", exact=True).wait_for()

@@ -16,6 +16,7 @@ from tests.support.gateway_world import World, opened
 from tests.support.steps import placement
 from weft.domain.job import Cause, CauseCode, Job, JobEvent, Loan, Placement
 from weft.domain.shares import Share
+from weft.messages.files import JobFile
 from weft.messages.nodes import Pace, ProgressSeen, RunProgressed
 from weft.messages.serving import Endpoint, EndpointsSeen, ServiceServed, ServicesServed
 from weft.messages.signals import (
@@ -91,6 +92,8 @@ async def shown(servers: Place, *, queued: int = QUEUED) -> AsyncIterator[Shown]
         log = f"plain\n\x1b[31mred\x1b[0m {EVIL}\n\x1b]8;;javascript:alert(6)\x07link\x1b]8;;\x07\n"
         for rank in (0, 1):
             await world.nodes["node-1"].write(made.id("mnist"), log.encode(), rank=rank)
+        model = JobFile(path="results/model.pt", bytes=2048, modified_at=time.time())
+        world.nodes["node-1"].files[made.id("mnist")] = model
         over = asyncio.Event()
         telling = asyncio.create_task(_tell(made, over))  # a fixture ends in another task: no group may span it
         yield made

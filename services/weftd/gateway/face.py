@@ -33,7 +33,7 @@ GAINFUL = 0.9  # compressed bytes are served if they are at most this part of th
 
 POLICY = (
     "default-src 'none'; script-src 'self'{scripts}; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
-    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    " font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 INLINE = re.compile(rb'<script type="module">(.*?)</script>', re.DOTALL)
 FOR_EVER = "public, max-age=31536000, immutable"

@@ -12,9 +12,10 @@ let leaving = new AbortController(); // of the session: ends its streams
 
 export class ApiError extends Error {
   // `status` 0: no answer came. `field`: the place in the request, or empty. `retry`: in seconds, if the gateway told.
-  constructor(status, field, reason, retry = 0) {
+  // `mistakes`: all of a specification, each with its field and reason.
+  constructor(status, field, reason, retry = 0, mistakes = []) {
     super(field ? `${field}: ${reason}` : reason);
-    Object.assign(this, { name: "ApiError", status, field, reason, retry });
+    Object.assign(this, { name: "ApiError", status, field, reason, retry, mistakes });
   }
 }
 
@@ -114,7 +115,7 @@ async function refusalOf(response) {
     const told = await response.json();
     const error = told.error || {}; // beside the fields of application/problem+json
     const reason = error.reason || told.detail || told.title || response.statusText;
-    return new ApiError(response.status, error.field ?? told.field ?? "", reason, retry);
+    return new ApiError(response.status, error.field ?? told.field ?? "", reason, retry, error.errors ?? []);
   } catch {
     return new ApiError(response.status, "", response.statusText || `status ${response.status}`, retry);
   }

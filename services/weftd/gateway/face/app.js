@@ -6,16 +6,25 @@ import { live } from "./live.js";
 import { session, signInForm } from "./session.js";
 import { time, timeBar } from "./time.js";
 
-// Route -> the words in the navigation (empty: not in it) and its module, loaded when it is wanted.
+const isMac = /Mac|iPhone|iPad/.test(navigator.platform);
+
+// Route -> the words in the navigation (empty: not in it) and its module, loaded when it is wanted. The first is the home page.
 const PAGES = {
+  mine: ["My work", () => import("./pages/mine.js")],
   cluster: ["Cluster", () => import("./pages/cluster.js")],
   queue: ["Queue", () => import("./pages/queue.js")],
   services: ["Services", () => import("./pages/services.js")],
   tenants: ["Tenants", () => import("./pages/tenants.js")],
   "what-if": ["What if", () => import("./pages/whatif.js")],
+  health: ["Health", () => import("./pages/health.js")],
+  admin: ["Admin", () => import("./pages/admin.js")],
   job: ["", () => import("./pages/job.js")],
   sweep: ["", () => import("./pages/sweep.js")],
+  new: ["", () => import("./pages/new.js")],
 };
+const HOME = "mine";
+const ADMINS = new Set(["admin"]); // pages that the navigation offers to administrators alone
+const TITLES = { new: "New job" };
 const THEMES = ["auto", "light", "dark"];
 const THEME_KEY = "weft.theme"; // index.html reads it
 
@@ -28,6 +37,11 @@ let frame = null;
 function start() {
   session.subscribe(enter);
   addEventListener("hashchange", route);
+  addEventListener("keydown", (event) => {
+    if (event.key.toLowerCase() !== "k" || !(event.ctrlKey || event.metaKey) || event.altKey || event.shiftKey || !frame) return;
+    event.preventDefault();
+    find();
+  });
   time.subscribe(tellMoment);
   live.subscribe(tellStream);
   enter();
@@ -54,29 +68,53 @@ function buildFrame() {
   const bar = timeBar();
   const banner = h("div", { class: "banner", role: "alert", hidden: true });
   const status = h("span", { class: "status", role: "status" }, "connecting");
-  const account = h("span", { class: "muted account" });
+  const account = h("summary", {}, "Account");
   const timeButton = h("button", {
     type: "button", ariaExpanded: "false", onclick: () => timeButton.setAttribute("aria-expanded", bar.toggle()),
   }, "Time");
   const themeButton = h("button", { type: "button", onclick: () => nextTheme(themeButton) }, `Theme: ${theme()}`);
-  const links = Object.entries(PAGES).filter(([, [words]]) => words)
-    .map(([name, [words]]) => h("a", { href: `#/${name}`, dataset: { page: name } }, words));
+  const links = Object.entries(PAGES).filter(([, [words]]) => words).map(([name, [words]]) =>
+    h("a", { href: `#/${name}`, dataset: { page: name }, hidden: ADMINS.has(name) && !session.admin }, words));
   const main = h("main", { id: "page", tabindex: "-1" });
   const skip = h("a", { class: "skip", href: "#page", onclick: (event) => { event.preventDefault(); main.focus(); } },
     "Skip to the page");
+  const pagesButton = h("button", { type: "button", class: "pages-button", ariaExpanded: "false", ariaLabel: "Menu", onclick: () => openPages() }, "☰");
+  const openPages = (open = !header.classList.contains("open")) => {
+    header.classList.toggle("open", open);
+    pagesButton.setAttribute("aria-expanded", open);
+  };
+  const menu = h("details", { class: "account-menu" }, account, h("div", { class: "panel sheet" },
+    themeButton, h("a", { href: "/v1/openapi.json" }, "API"), h("button", { type: "button", onclick: signOut }, "Sign out")));
+  menu.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !menu.open) return;
+    menu.open = false;
+    account.focus();
+  });
+  menu.addEventListener("focusout", (event) => { if (event.relatedTarget && !menu.contains(event.relatedTarget)) menu.open = false; });
   const header = h("header", { class: "top" },
-    skip, h("a", { class: "brand", href: "#/cluster" }, "weft"),
-    h("nav", { ariaLabel: "Pages" }, links), h("span", { class: "grow" }), status, account, timeButton, themeButton,
-    h("a", { href: "/v1/openapi.json" }, "API"), h("button", { type: "button", onclick: signOut }, "Sign out"));
-  return { parts: [header, banner, bar.element, main], bar, banner, status, account, links, main };
+    skip, pagesButton, h("a", { class: "brand", href: `#/${HOME}` }, "weft"),
+    h("nav", { ariaLabel: "Pages", onclick: () => openPages(false) }, links), h("span", { class: "grow" }), status,
+    h("button", { type: "button", class: "find", onclick: find, title: "Jump to a page, job or node" }, "Find ", h("kbd", {}, isMac ? "⌘K" : "Ctrl K")),
+    timeButton, menu);
+  return { parts: [header, banner, bar.element, main], bar, banner, status, account, links, main, openPages };
 }
 
-// The page in the address: #/NAME/ID?PARAMS. An unknown name is the cluster.
+// Jump to a page, job or node. The list is loaded when it is wanted.
+async function find() {
+  const { palette } = await import("./palette.js");
+  palette({
+    api, live, session, go,
+    pages: Object.entries(PAGES).filter(([name, [words]]) => (words || TITLES[name]) && (session.admin || !ADMINS.has(name)))
+      .map(([name, [words]]) => [words || TITLES[name], `#/${name}`]),
+  });
+}
+
+// The page in the address: #/NAME/ID?PARAMS. An unknown name is the home page.
 function place() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   const [name, ...rest] = path.split("/");
   const params = Object.fromEntries(new URLSearchParams(query));
-  return { name: Object.hasOwn(PAGES, name) ? name : "cluster", id: decoded(rest.join("/")), params };
+  return { name: Object.hasOwn(PAGES, name) ? name : HOME, id: decoded(rest.join("/")), params };
 }
 
 function decoded(text) {
@@ -100,13 +138,14 @@ async function route() {
   const mine = (turn += 1);
   failed = false;
   leavePage();
+  frame.openPages(false);
   time.set(at); // the moment stays the same from page to page
   tellMoment();
   for (const link of frame.links) {
     if (link.dataset.page === name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  document.title = `${PAGES[name][0] || `Job ${id}`} · Weft`;
+  document.title = `${PAGES[name][0] || TITLES[name] || `Job ${id}`} · Weft`;
   const context = { api, request, stream, session, live, time, go, setParams, params: { ...params, id } };
   const main = clear(frame.main);
   try {
@@ -156,7 +195,8 @@ function setParams(params) {
 function tellStream() {
   if (!frame) return;
   const { status, banner, account } = frame;
-  if (session.tenant) account.textContent = session.admin ? `${session.tenant}, administrator` : session.tenant;
+  if (session.tenant) account.textContent = session.admin && session.tenant !== "admin" ? `${session.tenant}, administrator` : session.tenant;
+  for (const link of frame.links) link.hidden = ADMINS.has(link.dataset.page) && !session.admin;
   if (status.dataset.is === live.status) return;
   status.dataset.is = live.status;
   status.textContent = { connecting: "connecting", live: "live", lost: "not live", refused: "not live" }[live.status];

@@ -45,9 +45,11 @@ export function clean(text) {
 
 // Formats; the words are those of the CLI.
 
+const GROUPED = new Intl.NumberFormat("en", { useGrouping: "min2" }); // 20,018, but 2048
+
 export function text(number) {
   if (number === null || number === undefined || !Number.isFinite(number)) return "unknown";
-  if (Number.isInteger(number) && Math.abs(number) < 1e15) return String(number);
+  if (Number.isInteger(number) && Math.abs(number) < 1e15) return GROUPED.format(number);
   return String(Number(number.toPrecision(4)));
 }
 
@@ -105,7 +107,7 @@ export function moment(seconds) {
 }
 
 export function count(number, noun) {
-  return `${number} ${noun}${number === 1 ? "" : "s"}`;
+  return `${text(number)} ${noun}${number === 1 ? "" : "s"}`;
 }
 
 export function percent(part) {

@@ -4,6 +4,10 @@ import { clean, duration, h } from "./dom.js";
 
 export const HOLDERS = 8; // colours --c0 … --c7
 export const SLOW = 1.05; // a GPU believed to be slower than typical by this factor is marked, as in the CLI
+const AXIS_SECONDS = 14 * 86400; // the right end of the axis of an estimate
+const AXIS_UNIT = 60; // up to about here it is even, beyond it is logarithmic
+const WEAK = 10; // a range whose end is so many times its beginning is too wide to plan by
+const COPIED_MS = 2000;
 export const IDLE = 0.02; // a held GPU that is used less than this is idle
 
 export const STATES = ["queued", "placed", "starting", "running", "stopping", "succeeded", "failed", "cancelled"];
@@ -32,32 +36,20 @@ export function codeWords(code) {
   return CODES[code] || clean(code).replaceAll("-", " ");
 }
 
-// Colours belong to jobs that hold GPUs: by their id, but the first few holders get different ones.
-const given = new Map(); // job id -> number of its colour
-const DISTINCT_MAX = 64; // holders up to which the rarest colour is chosen
+// A job's colour is made from its id: every browser, and every load, shows the same.
+export function holder(jobId) {
+  return hash(jobId) % HOLDERS;
+}
+
+// The jobs that hold something: their colour is shown beside their names, that of others is not.
+const holding = new Set();
 
 export function giveColours(jobIds) {
-  for (const id of [...jobIds].sort()) {
-    if (given.has(id)) continue;
-    let colour = hash(id) % HOLDERS;
-    if (given.size < DISTINCT_MAX) {
-      const uses = new Array(HOLDERS).fill(0);
-      for (const used of given.values()) uses[used] += 1;
-      const next = (step) => (colour + step) % HOLDERS;
-      const steps = [...uses.keys()].sort((a, b) => uses[next(a)] - uses[next(b)] || a - b);
-      colour = next(steps[0]);
-    }
-    given.set(id, colour);
-  }
+  for (const id of jobIds) holding.add(id);
 }
 
 export function takeColours(jobIds) {
-  for (const id of jobIds) given.delete(id);
-}
-
-// The number of a holder's colour, the same on every page.
-export function holder(jobId) {
-  return given.get(jobId) ?? hash(jobId) % HOLDERS;
+  for (const id of jobIds) holding.delete(id);
 }
 
 function hash(id) {
@@ -73,7 +65,7 @@ export function letter(jobId, name) {
 // A job as a link with its letter, and its colour if it holds something; a job of another tenant has its id only.
 export function jobLink(id, name = "") {
   return h("a", { class: "job", href: `#/job/${encodeURIComponent(id)}`, title: id },
-    h("span", { class: `swatch ${given.has(id) ? `c${holder(id)}` : "none"}`, ariaHidden: "true" }, letter(id, name)),
+    h("span", { class: `swatch ${holding.has(id) ? `c${holder(id)}` : "none"}`, ariaHidden: "true" }, letter(id, name)),
     h("bdi", {}, name ? clean(name) : `another tenant's job ${id.slice(-6)}`));
 }
 
@@ -100,6 +92,45 @@ export function bar(part, words, { behind = 0, kind = "" } = {}) {
       h("span", { class: "behind", style: { width: width(behind) } }),
       h("span", { class: "fill", style: { width: width(part) } })),
     h("span", { class: "words" }, words));
+}
+
+// An estimate as a bar: its range and its likeliest moment on an axis from now to weeks, the same for all estimates, so
+// that two of them can be compared; grey where the range is too wide to plan by. With its words.
+export function estimateBar(estimate, now, { before = "" } = {}) {
+  const words = rangeWords(estimate, now);
+  const known = (at) => at !== null && at !== undefined && Number.isFinite(at);
+  const { earliest, likely, latest } = estimate ?? {};
+  if (![earliest, likely, latest].some(known)) return h("span", { class: "eta", title: clean(estimate?.sentence ?? "") }, h("span", { class: "words" }, words));
+  const place = (at) => 100 * Math.min(1, Math.log1p(Math.max(0, at - now) / AXIS_UNIT) / Math.log1p(AXIS_SECONDS / AXIS_UNIT));
+  const from = place(known(earliest) ? earliest : now);
+  const to = known(latest) ? place(latest) : known(likely) ? place(likely) : 100;
+  const weak = !known(latest) || latest - now > WEAK * Math.max(60, (known(earliest) ? earliest : now) - now);
+  return h("span", { class: `eta${weak ? " weak" : ""}`, title: clean(estimate.sentence) },
+    h("span", { class: "axis", ariaHidden: "true" },
+      h("span", { class: "band", style: { left: `${from}%`, width: `${Math.max(0, to - from)}%` } }),
+      known(likely) && h("span", { class: "tick", style: { left: `${place(likely)}%` } })),
+    h("span", { class: "words" }, `${before}${words}`));
+}
+
+// A command to copy, with its button.
+export function commandToCopy(command, { block = false } = {}) {
+  const button = h("button", { type: "button", class: "quiet small", ariaLabel: `Copy: ${command.split("\n")[0].slice(0, 60)}`, onclick: async () => {
+    try {
+      await navigator.clipboard.writeText(command);
+      button.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(code); // copying may be forbidden: then it is marked, for the keyboard
+      button.textContent = "Marked";
+    }
+    setTimeout(() => { button.textContent = "Copy"; }, COPIED_MS);
+  } }, "Copy");
+  const code = h("code", {}, command);
+  return h("span", { class: block ? "copied block" : "copied" }, code, button);
+}
+
+// A page or a list with nothing in it: what would be here, and the command that puts something there.
+export function emptyView(title, sentence, command = "") {
+  return h("div", { class: "empty" }, h("strong", {}, title), h("span", {}, sentence), command && commandToCopy(command));
 }
 
 // A range of time as people read it: `in 5m (3m to 12m)`. Moments are seconds since 1970.

@@ -35,6 +35,7 @@ export function actionBar(done) {
       drawn = now;
       clear(element).append(
         ...names.map((name) => h("button", { type: "button", class: name === "cancel" ? "danger" : null, onclick: () => open(name, current, done) }, TITLES[name])),
+        h("a", { class: "button", href: `#/new?from=${encodeURIComponent(job.id)}` }, "Clone"),
         h("button", { type: "button", onclick: () => copyYaml(current) }, "Copy as YAML"),
         isPast ? h("span", { class: "muted" }, "This is the past: nothing can be done to it.") : "");
     },

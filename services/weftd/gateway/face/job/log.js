@@ -5,6 +5,9 @@
 import { AnsiLines } from "./ansi.js";
 import { ApiError, request } from "../api.js";
 import { clean, clear, count, h } from "../dom.js";
+import { save } from "./files.js";
+import { toast } from "../notice.js";
+import { logSearch } from "./search.js";
 
 export const LINES_MAX = 2000;
 const FIRST_BYTES = 128 << 10; // of the log's end, to begin with
@@ -14,6 +17,7 @@ const HIDDEN_MS = 30_000; // a page that nobody looks at gives its connection ba
 const RANKS_LISTED_MAX = 200;
 const AT_END = 40; // pixels
 const NEWLINE = 10;
+const DOWNLOAD_MAX = 256 << 20; // a larger log is fetched by the command line: a browser would keep it in memory
 
 // The last lines of these bytes, at most `most`: earlier ones would not be shown.
 export function lastLines(data, most) {
@@ -32,9 +36,10 @@ export function fromLineStart(data) {
   return at >= 0 && at < data.length - 1 ? data.subarray(at + 1) : data;
 }
 
-// The log's part of the page: `{element, update(job), close()}`.
-export function logView(jobId) {
-  const state = { rank: 0, epoch: null, job: null, mode: "", from: 0, to: 0, begins: 0, size: null };
+// The log's part of the page: `{element, update(job), close()}`. `start`: {rank, epoch, byte}, where a link leads to, or
+// null; `moved({rank, epoch, byte})`: what is shown has another link.
+export function logView(jobId, start = {}, moved = () => {}) {
+  const state = { rank: start.rank ?? 0, epoch: start.epoch ?? null, job: null, mode: "", from: 0, to: 0, begins: 0, size: null };
   let following = null; // ends what is being read now
   let pending = []; // lines that are not in the page yet
   let unseen = 0;
@@ -56,8 +61,12 @@ export function logView(jobId) {
     const on = lines.classList.toggle("unwrapped");
     wrap.setAttribute("aria-pressed", String(!on));
   } }, "Wrap lines");
+  const link = h("button", { type: "button", onclick: copyLink }, "Copy link");
+  const whole = h("button", { type: "button", onclick: download }, "Download");
+  const search = logSearch(jobId, { ranks: ranksOf, chosen: () => state, open: (rank, byte) => { state.rank = rank; showChoices(state.job, true); at(byte); } });
   const element = h("div", { class: "log-view" },
-    h("div", { class: "row controls" }, rankBox, epochBox, earlier, later, end, wrap, said),
+    h("div", { class: "row controls" }, rankBox, epochBox, earlier, later, end, wrap, whole, link, said),
+    h("div", { class: "controls" }, search.form, search.found),
     h("div", { class: "log-frame" }, lines, newer));
 
   function query(more) {
@@ -128,6 +137,40 @@ export function logView(jobId) {
         take(reader.feed(decoder.decode(data, { stream: true })), reader.open, offset);
       }
     }
+  }
+
+  // The line that begins at a byte, with what is around it; a link leads to it.
+  async function at(byte) {
+    [state.from, state.to] = [byte, byte];
+    await part(1);
+    lines.firstElementChild?.classList.add("linked");
+    moved({ rank: state.rank, epoch: state.epoch, byte });
+  }
+
+  async function copyLink() {
+    const byte = state.mode === "part" ? state.from : null;
+    moved({ rank: state.rank, epoch: state.epoch, byte });
+    try {
+      await navigator.clipboard.writeText(location.href);
+      toast("The link is copied.");
+    } catch {
+      toast("The address of this page is the link.");
+    }
+  }
+
+  async function download() {
+    if (state.to > DOWNLOAD_MAX) return toast(`This log is larger than a browser should hold: weft logs ${jobId} --rank ${state.rank} > log.txt`, "bad");
+    try {
+      const response = await request(query({}), { signal: AbortSignal.timeout(600_000) });
+      save(await response.blob(), `${state.job?.name ?? jobId}-rank-${state.rank}.log`);
+    } catch (error) {
+      toast(`The log did not come: ${clean(error.reason ?? error.message)}`, "bad");
+    }
+  }
+
+  function ranksOf() {
+    const placed = (state.job?.placement?.allocations ?? []).map((each) => each.rank);
+    return placed.length ? placed : Array.from({ length: state.job?.replicas ?? 1 }, (_, rank) => rank);
   }
 
   // The part of the log before (-1) or behind (1) what is shown.
@@ -241,16 +284,17 @@ export function logView(jobId) {
 
   function choose(name, value) {
     state[name] = value;
+    moved({ rank: state.rank, epoch: state.epoch, byte: null });
     follow();
   }
 
   // What there is to choose: ranks, by the placement or the specification, and epochs.
-  function showChoices(job) {
+  function showChoices(job, anew = false) {
     const placed = (job.placement?.allocations ?? []).map((each) => [each.rank, `${each.rank} · ${each.role} · ${each.node_id}`]);
     const ranks = placed.length ? placed : Array.from({ length: Math.min(job.replicas ?? 1, RANKS_LISTED_MAX) }, (_, rank) => [rank, String(rank)]);
     const epochs = Math.max(0, job.epoch ?? 0);
     const now = JSON.stringify([ranks, epochs]);
-    if (now === choices) return;
+    if (now === choices && !anew) return;
     choices = now;
     if (ranks.length <= RANKS_LISTED_MAX && (placed.length || (job.replicas ?? 1) <= RANKS_LISTED_MAX)) {
       if (!ranks.some(([rank]) => rank === state.rank)) ranks.push([state.rank, String(state.rank)]);
@@ -299,11 +343,13 @@ export function logView(jobId) {
       showChoices(job);
       lines.hidden = hasNotStarted();
       const restarted = before && state.epoch === null && job.epoch !== before.epoch;
-      if (!before && job.ended_for?.numbers?.rank >= 0) state.rank = job.ended_for.numbers.rank; // the rank that failed first
-      if (!before || (restarted && state.mode !== "part")) follow();
+      if (!before && start.rank === undefined && job.ended_for?.numbers?.rank >= 0) state.rank = job.ended_for.numbers.rank; // the rank that failed first
+      if (!before && start.byte !== undefined) at(start.byte);
+      else if (!before || (restarted && state.mode !== "part")) follow();
     },
     close() {
       following?.abort();
+      search.close();
       clearTimeout(hiding);
       document.removeEventListener("visibilitychange", visibility);
     },

@@ -45,7 +45,7 @@ function sentenceOf(text_) {
 
 // The explanation of now: what `weft explain` prints.
 export function reasonsView(told, now) {
-  const parts = [h("p", { class: "why" }, h("span", { class: "code" }, told.code), told.sentence ? ": " : "", clean(told.sentence))];
+  const parts = [h("p", { class: "why" }, told.sentence ? `${sentenceOf(told.sentence)} ` : "", h("span", { class: "code" }, told.code))];
   if (told.fault) parts.push(h("p", { class: "warns" }, `Fault: ${clean(told.fault)}.`));
   const stopped = told.stopped_for;
   if (stopped) parts.push(h("p", { class: "warns" }, `It ran before, and was sent back to the queue: ${causeText(stopped)}.`));

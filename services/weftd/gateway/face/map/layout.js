@@ -1,23 +1,25 @@
 // Where each node and GPU is on the map: a ladder of densities, from cells with names to cells of 10 px. Pure.
+// A node is one row of cells; nodes of more than eight GPUs have several.
 
 // `cell`: width and height of a GPU with its gap; `head`: of the line with the node's name; `pad`: inside a node's
 // frame; `gap`: between nodes; `rowGap`: between rows of nodes, if that is another. The first size at which all nodes fit the height is taken, else the last.
 const LADDER = [
-  { cell: [148, 84], head: 24, pad: 8, gap: 12 },
-  { cell: [112, 64], head: 24, pad: 8, gap: 12 },
-  { cell: [80, 52], head: 22, pad: 6, gap: 10 },
-  { cell: [54, 38], head: 20, pad: 5, gap: 8 },
-  { cell: [34, 26], head: 16, pad: 3, gap: 6 },
-  { cell: [22, 18], head: 13, pad: 2, gap: 5 },
-  { cell: [22, 20], head: 0, pad: 1, gap: 4 },
-  { cell: [18, 18], head: 0, pad: 1, gap: 3 },
+  { cell: [120, 44], head: 28, pad: 8, gap: 12 },
+  { cell: [64, 32], head: 28, pad: 8, gap: 12 },
+  { cell: [40, 28], head: 24, pad: 6, gap: 8 },
+  { cell: [28, 28], head: 20, pad: 4, gap: 8 },
+  { cell: [22, 20], head: 16, pad: 2, gap: 6 },
+  { cell: [18, 18], head: 0, pad: 1, gap: 4 },
   { cell: [14, 14], head: 0, pad: 1, gap: 3 },
   { cell: [10, 10], head: 0, pad: 0, gap: 2, rowGap: 1 },
 ];
+const FIRST = 2; // the largest size that is taken without zooming: a row of eight cells of 28 px for each node
 const COLUMNS_MAX = 8; // GPUs of a node side by side
 const POOL_HEAD = 22;
-const NAMED = 48; // px of width from which a cell has a name in it
+const STRETCHED = 40; // px of width from which cells are made wider
 const STRETCH_MAX = 1.6;
+
+export const ZOOMS = LADDER.length;
 
 const NAMES = new Intl.Collator("en", { numeric: true });
 
@@ -27,19 +29,22 @@ export function inOrder(nodes) {
 }
 
 // {size, blocks, cells, pools, width, height}; `blocks` by node: {node, x, y, w, h, cells}, `cells` of all GPUs in
-// order: {node, gpu (its place in the node, -1: the node has none), x, y, w, h}, in pixels of the page.
-export function layOut(nodes, width, height) {
+// order: {node, gpu (its place in the node, -1: the node has none), x, y, w, h}, in pixels of the page. `zoom`: so many
+// sizes larger than what fits, or smaller; `step` tells which size it was.
+export function layOut(nodes, width, height, zoom = 0) {
   const ordered = inOrder(nodes);
-  for (const size of LADDER) {
-    const last = size === LADDER[LADDER.length - 1];
-    const made = flow(ordered, size, width, last ? Infinity : height);
-    if (made) return made;
+  for (let step = FIRST; step < LADDER.length; step += 1) {
+    const last = step === LADDER.length - 1;
+    const made = flow(ordered, LADDER[step], width, last ? Infinity : height, last);
+    if (!made) continue;
+    const wanted = Math.max(0, Math.min(LADDER.length - 1, step - zoom));
+    return { ...(wanted === step ? made : flow(ordered, LADDER[wanted], width, Infinity, true)), step: wanted };
   }
   return null;
 }
 
-// Nodes from left to right, in rows; null if they need more than `height`.
-function flow(nodes, size, width, height) {
+// Nodes from left to right, in rows; null if they need more than `height`, or, unless a node `wraps`, more than `width`.
+function flow(nodes, size, width, height, wraps) {
   const rowGap = size.rowGap ?? size.gap;
   const cell = stretched(nodes, size, width);
   const [cellWidth, cellHeight] = cell;
@@ -56,6 +61,7 @@ function flow(nodes, size, width, height) {
     const number = Math.max(1, node.gpus.length);
     const room = Math.max(1, Math.floor((width - 2 * size.pad) / cellWidth));
     const columns = Math.min(number, COLUMNS_MAX, room);
+    if (!wraps && columns < Math.min(number, COLUMNS_MAX)) return null;
     const w = columns * cellWidth + 2 * size.pad;
     const h = size.head + Math.ceil(number / columns) * cellHeight + 2 * size.pad;
     if (x > 0 && x + w > width) {
@@ -70,10 +76,10 @@ function flow(nodes, size, width, height) {
   return { size: { ...size, cell }, blocks, pools, cells: blocks.flatMap((block) => block.cells), width, height: y + rowHeight };
 }
 
-// Cells with names are made wider, so that the nodes fill the width.
+// Large cells are made wider, so that the nodes fill the width.
 function stretched(nodes, size, width) {
   const [w, h] = size.cell;
-  if (w < NAMED) return size.cell;
+  if (w < STRETCHED) return size.cell;
   const widest = Math.min(COLUMNS_MAX, nodes.reduce((most, node) => Math.max(most, node.gpus.length), 1));
   const beside = Math.floor((width + size.gap) / (widest * w + 2 * size.pad + size.gap));
   if (beside < 1) return size.cell;

@@ -3,25 +3,25 @@
 import { h } from "../dom.js";
 import { colours, paintNode } from "./paint.js";
 
-const SIZE = { cell: [22, 18], head: 0, quiet: true }; // quiet: no word over the cell, it stands beside it
+const SIZE = { cell: [28, 28], head: 0, quiet: true }; // quiet: no word over the cell, it stands beside it
 const HELD = [{ job: "x", share: 1 }];
 const GPU = { index: 0, used: 0.6, slow: 1, quarantined: false, holders: HELD };
 const SAMPLES = [
-  ["held, and used so far", {}],
+  ["busy: filled as far as it is used", {}],
   ["held, but idle", { used: 0 }],
-  ["shared", { holders: [{ job: "x", share: 0.5 }, { job: "b", share: 0.5 }] }],
+  ["shared: the edge has the colour of each job", { holders: [{ job: "x", share: 0.5 }, { job: "b", share: 0.5 }] }],
   ["slow", { slow: 1.3 }],
+  ["quarantined", { out: "x" }],
   ["free", { holders: [] }],
   ["free, but wanted", { holders: [] }, "ready", true],
-  ["drained", {}, "drained"],
-  ["quarantined", {}, "quarantined"],
-  ["silent", {}, "silent"],
-  ["lost", {}, "lost"],
+  ["on a drained node", {}, "drained"],
+  ["its node is silent", {}, "silent"],
+  ["its node is lost", {}, "lost"],
 ];
 
 export function legend() {
   const items = SAMPLES.map(([words, gpu, state = "ready", wanted = false]) => {
-    const canvas = h("canvas", { width: 44, height: 36, ariaHidden: "true" });
+    const canvas = h("canvas", { width: 56, height: 56, ariaHidden: "true" });
     const node = { id: "", state, gpus: [{ ...GPU, ...gpu }] };
     return { canvas, node, wanted, element: h("li", {}, canvas, words) };
   });
@@ -32,7 +32,7 @@ export function legend() {
     for (const { canvas, node, wanted } of items) {
       const ctx = canvas.getContext("2d");
       ctx.setTransform(2, 0, 0, 2, 0, 0);
-      const cell = { gpu: 0, x: 0, y: 0, w: 22, h: 18 };
+      const cell = { gpu: 0, x: 0, y: 0, w: 28, h: 28 };
       paintNode(ctx, ink, node, { ...cell, cells: [cell] }, SIZE, { jobs: {}, wanted, lit: null });
     }
   }

@@ -2,7 +2,7 @@
 
 import { clear, h } from "../dom.js";
 import { describe, nodeCard, nodeTable } from "./card.js";
-import { cellAt, layOut, neighbour } from "./layout.js";
+import { ZOOMS, cellAt, layOut, neighbour } from "./layout.js";
 import { paced } from "../pace.js";
 import { colours, isIdle, paintNode } from "./paint.js";
 
@@ -27,6 +27,15 @@ export function clusterMap({ open, height }) {
     h("p", { class: "hidden-text", id: "map-help" },
       "Arrow keys move between GPUs, Enter opens the job, space marks all of its GPUs, Escape ends that."));
 
+  const farther = h("button", { type: "button", class: "small", ariaLabel: "Smaller cells", onclick: () => zoomBy(-1) }, "−");
+  const closer = h("button", { type: "button", class: "small", ariaLabel: "Larger cells", onclick: () => zoomBy(1) }, "+");
+  const zooms = h("span", { class: "row", role: "group", ariaLabel: "Size of the cells" }, farther, closer);
+
+  function zoomBy(steps) {
+    zoom += steps;
+    place();
+  }
+
   const ctx = canvas.getContext("2d");
   let ink = null;
   let scene = { nodes: [], jobs: {}, wanted: false };
@@ -34,6 +43,7 @@ export function clusterMap({ open, height }) {
   let blocks = new Map(); // id -> block
   let looks = new Map(); // id -> what of it is drawn: nodes that look the same are not drawn again
   let layout = null;
+  let zoom = 0;
   let at = null; // the cell under the cursor
   let pinned = false;
   let marked = null; // a function that tells which GPUs stand out
@@ -91,7 +101,9 @@ export function clusterMap({ open, height }) {
   function place() {
     const width = element.clientWidth;
     if (!width) return;
-    layout = layOut(scene.nodes, width, height());
+    layout = layOut(scene.nodes, width, height(), zoom);
+    closer.disabled = !layout.step;
+    farther.disabled = layout.step === ZOOMS - 1;
     blocks = new Map(layout.blocks.map((block) => [block.node, block]));
     const ratio = Math.min(devicePixelRatio || 1, PIXELS_MAX / Math.max(1, layout.height));
     canvas.width = Math.ceil(width * ratio);
@@ -125,7 +137,7 @@ export function clusterMap({ open, height }) {
     if (all) {
       ctx.clearRect(0, 0, layout.width, layout.height);
       for (const { pool, y } of layout.pools) {
-        ctx.font = "600 12px system-ui, sans-serif";
+        ctx.font = "600 12px Inter, system-ui, sans-serif";
         ctx.fillStyle = ink.muted;
         ctx.fillText(`pool ${pool}`, 0, y + 14);
       }
@@ -231,6 +243,7 @@ export function clusterMap({ open, height }) {
 
   return {
     element,
+    zooms,
     show,
     update,
     label: (words) => stage.setAttribute("aria-label", words),

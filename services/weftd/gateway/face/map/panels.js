@@ -63,7 +63,7 @@ export function tellTotals(panel, state, seen, wanted) {
     : h("li", {}, `${seen.free} free`);
   renew(panel,
     h("h2", { class: "hidden-text" }, "In all"),
-    h("p", { class: "big" }, h("strong", {}, String(totals.gpus_held)), ` of ${gpuWords(totals.gpus, totals.gpus_emulated)} held`),
+    h("p", { class: "big" }, h("strong", {}, text(totals.gpus_held)), ` of ${gpuWords(totals.gpus, totals.gpus_emulated)} held`),
     h("ul", { class: "plain" },
       free,
       seen.idle ? h("li", { class: "warn" }, h("strong", {}, `${seen.idle} held, but idle`)) : null,
@@ -73,7 +73,7 @@ export function tellTotals(panel, state, seen, wanted) {
     h("p", {}, bar(part(totals.memory_allocated, totals.memory), memory)),
     state.past ? h("p", { class: "muted" }, "Use and speed of GPUs are known of now only.") : "",
     h("p", { class: "row" }, [...HOLDING, "queued"].filter((name) => state.states[name]).map((name) =>
-      h("a", { href: `#/queue?state=${name}`, class: "state-link" }, h("strong", {}, String(state.states[name])), " ", stateChip(name)))));
+      h("a", { href: `#/queue?state=${name}`, class: "state-link" }, h("strong", {}, text(state.states[name])), " ", stateChip(name)))));
 }
 
 export function tellWaiting(panel, state, { reasons, first, now }) {
@@ -88,17 +88,28 @@ export function tellWaiting(panel, state, { reasons, first, now }) {
   }
   renew(panel,
     h("h2", {}, h("a", { href: "#/queue" }, `${count(number, "job")} wait${number === 1 ? "s" : ""}`)),
-    h("ul", { class: "plain" }, codes.map(([code, jobs]) => h("li", {}, h("strong", {}, String(jobs)), ` ${codeWords(code)}`))),
+    h("ul", { class: "plain" }, codes.map(([code, jobs]) => h("li", {}, h("strong", {}, text(jobs)), ` ${codeWords(code)}`))),
     h("ol", { class: "plain first" }, first.map((row) => h("li", {},
-      h("div", { class: "row" }, jobLink(row.id, row.name), h("span", { class: "muted" }, `waits ${duration(now - row.since)}`),
+      h("div", { class: "row" }, row.array ? arrayLink(row) : jobLink(row.id, row.name), h("span", { class: "muted" }, `waits ${duration(now - row.since)}`),
         row.eta ? h("span", { title: clean(row.eta.sentence) }, startWords(row.eta, now)) : null),
       h("div", { class: "why" }, clean(row.sentence || codeWords(row.code || "submitted")))))));
 }
 
 export function tallyCodes(rows) {
   const counts = {};
-  for (const { code } of rows) counts[code || "submitted"] = (counts[code || "submitted"] || 0) + 1;
+  for (const row of rows) counts[row.code || "submitted"] = (counts[row.code || "submitted"] || 0) + jobsOf(row);
   return counts;
+}
+
+// How many jobs wait in a row of the queue: the elements of an array share one.
+export function jobsOf(row) {
+  return row.array ? row.elements?.queued ?? 1 : 1;
+}
+
+function arrayLink(row) {
+  const prefix = row.id.slice(0, row.id.lastIndexOf("-") + 1);
+  return h("a", { class: "job", href: `#/queue?text=${encodeURIComponent(prefix)}` }, h("bdi", {}, clean(row.name)),
+    h("span", { class: "muted" }, `array, ${count(jobsOf(row), "job")}`));
 }
 
 function startWords(eta, now) {

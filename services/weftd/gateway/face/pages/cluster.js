@@ -5,7 +5,7 @@ import { legend } from "../map/legend.js";
 import { clusterMap } from "../map/map.js";
 import { paced } from "../pace.js";
 import {
-  stripWords, summaryTable, summaryWords, tally, tallyCodes, tellFindings, tellOut, tellRunning, tellTotals, tellWaiting,
+  jobsOf, stripWords, summaryTable, summaryWords, tally, tallyCodes, tellFindings, tellOut, tellRunning, tellTotals, tellWaiting,
 } from "../map/panels.js";
 import { pastState } from "../map/past.js";
 
@@ -14,7 +14,7 @@ const FIRST_WAITING = 5; // jobs of the queue that are shown
 const ASKED_WAITING = 20; // and asked for: if these are all, the reasons are counted from them, the newest there are
 const FOR_ROOM = new Set(["no-room", "held-back", "making-room", "fits"]); // reasons to want a free GPU
 
-export function mount(root, { api, live, time, go }) {
+export function mount(root, { api, live, time, go, params }) {
   const panels = Object.fromEntries(["totals", "waiting", "out", "findings", "running"].map((name) => [
     name, h("section", { class: `panel ${name}` }, h("p", { class: "muted" }, "…")),
   ]));
@@ -28,7 +28,7 @@ export function mount(root, { api, live, time, go }) {
   const element = h("div", { class: "cluster" },
     h("div", { class: "left stack" },
       h("section", { class: "panel map-panel", ariaLabel: "Map" },
-        h("div", { class: "row map-tools" }, h("h1", {}, "Cluster"), search.element, strip, h("span", { class: "grow" }), legend()),
+        h("div", { class: "row map-tools" }, h("h1", {}, "Cluster"), search.element, strip, h("span", { class: "grow" }), map.zooms, legend()),
         map.element, summary),
       panels.running),
     h("div", { class: "beside stack" }, panels.totals, panels.waiting, panels.out, panels.findings));
@@ -46,9 +46,10 @@ export function mount(root, { api, live, time, go }) {
     return (state?.totals.gpus || 0) > MANY;
   }
 
-  // How many jobs wait, by the code of the reason. The first of the queue have the newest reasons.
+  // How many jobs wait, by the code of the reason. The first of the queue have the newest reasons; a row may be an array.
   function reasons() {
-    return first.length >= (state.states.queued || 0) ? tallyCodes(first) : state.waiting;
+    const told = first.reduce((sum, row) => sum + jobsOf(row), 0);
+    return told >= (state.states.queued || 0) ? tallyCodes(first) : state.waiting;
   }
 
   function scene() {
@@ -57,11 +58,13 @@ export function mount(root, { api, live, time, go }) {
   }
 
   function take(next) {
+    const isFirst = state === null;
     state = next;
     element.classList.toggle("wide", wide());
     map.show(scene());
     tell();
     list();
+    if (isFirst && params.find) search.find(params.find);
   }
 
   function heard(change) {
@@ -98,7 +101,7 @@ export function mount(root, { api, live, time, go }) {
     const { signal } = loading;
     if (time.at !== null || document.hidden) return;
     try {
-      const { rows } = await api(`/v1/queue?limit=${ASKED_WAITING}`, { signal });
+      const { rows } = await api(`/v1/queue?arrays=1&limit=${ASKED_WAITING}`, { signal });
       if (signal.aborted || !state) return;
       first = rows;
       map.update(scene(), []);
@@ -131,12 +134,7 @@ export function mount(root, { api, live, time, go }) {
     let [found, place] = [[], -1];
     const field = h("input", {
       type: "search", placeholder: "find a GPU, node or job", ariaLabel: "Find a GPU, node or job", size: "22",
-      oninput: () => {
-        const wanted = field.value.trim().toLowerCase();
-        found = map.find(wanted ? (node, gpu) => matches(wanted, node, gpu, state.jobs) : null);
-        place = -1;
-        said.textContent = wanted ? `${count(found.length, "GPU")} found` : "";
-      },
+      oninput: look,
       onkeydown: (event) => {
         if (event.key !== "Enter" || !found.length) return;
         place = (place + 1) % found.length;
@@ -144,7 +142,13 @@ export function mount(root, { api, live, time, go }) {
         said.textContent = `${place + 1} of ${found.length}`;
       },
     });
-    return { element: h("span", { class: "row" }, field, said) };
+    function look() {
+      const wanted = field.value.trim().toLowerCase();
+      found = map.find(wanted ? (node, gpu) => matches(wanted, node, gpu, state.jobs) : null);
+      place = -1;
+      said.textContent = wanted ? `${count(found.length, "GPU")} found` : "";
+    }
+    return { element: h("span", { class: "row" }, field, said), find(words) { field.value = words; look(); } };
   }
 
   const forgets = [live.subscribe(heard), time.subscribe(moment)];

@@ -5,14 +5,17 @@ import { actionBar } from "../job/actions.js";
 import { lineChart } from "../chart.js";
 import { clean, count, duration, h, moment, percent, text } from "../dom.js";
 import { NODES_MAX, progressView, ranksTable, verdictList } from "../job/holdings.js";
+import { filesView } from "../job/files.js";
+import { lastWords } from "../job/ending.js";
 import { logView } from "../job/log.js";
 import { metricsView } from "../job/metrics.js";
 import { facts, failureText, repeat, scrolling, section, slot } from "../parts.js";
-import { estimateView, nodesAway, pastReasonsView, reasonsView } from "../job/reasons.js";
+import { nodesAway, pastReasonsView, reasonsView } from "../job/reasons.js";
 import { pointsOf } from "../job/samples.js";
 import { some, storyView } from "../job/story.js";
 import { terminalView } from "../job/terminal.js";
-import { FINAL, stateChip } from "../words.js";
+import { tabs } from "../tabs.js";
+import { FINAL, emptyView, estimateBar, stateChip } from "../words.js";
 import { toYaml } from "../job/yaml.js";
 
 const EVERY_MS = 5000;
@@ -22,7 +25,7 @@ const NODES_CHARTED_MAX = 4;
 const GIB = 1024 ** 3;
 
 export function mount(root, context) {
-  const { api, live, time, params } = context;
+  const { api, live, time, params, setParams } = context;
   const known = { job: null, told: null, toldAt: -Infinity, story: [], version: -1, gpus: {}, seconds: SPANS[0][1] };
 
   const head = slot("div", {});
@@ -34,15 +37,34 @@ export function mount(root, context) {
   const verdicts = slot("div", {});
   const charts = chartsView(() => work.soon(), known);
   const metrics = metricsView(() => work.soon());
-  const log = logView(params.id);
+  const place = linked(params);
+  const log = logView(params.id, place, ({ rank, epoch, byte }) => setParams({ tab: "logs", rank: rank || null, epoch, byte }));
+  const files = filesView(params.id);
+  const ending = lastWords(params.id, () => pages.show("logs"));
   const terminal = terminalView(params.id);
   const specification = specificationView();
   const pastNote = h("p", { class: "muted", hidden: true }, "Of the output there is no past: this is what is there now.");
   const whyBox = section("Why", why.element);
   const ranksBox = section("Ranks and GPUs", verdicts.element, ranks.element);
+  const about = slot("div", {});
+  const noMetrics = h("section", { class: "panel", hidden: true }, emptyView("Nothing was measured yet",
+    "The numbers that a job reports are curves here once it runs: a line in WEFT_PROGRESS, or this from Python.", "weft.step(step, loss=loss)"));
+  const pages = tabs("Parts of the job", {
+    overview: ["Overview", h("div", { class: "job-top" }, h("div", { class: "stack" }, ending.element, whyBox), section("About it", about.element))],
+    metrics: ["Metrics", h("div", { class: "stack" }, noMetrics, metrics.element, charts.element)],
+    logs: ["Logs", section("Output", pastNote, log.element)],
+    ranks: ["Ranks", ranksBox],
+    terminal: ["Terminal", terminal.element],
+    story: ["Story", section("What happened to it", story.element)],
+    files: ["Files", files.element],
+    spec: ["Spec", specification.element],
+  }, { first: params.tab, onShow: (name) => {
+    setParams({ tab: name === "overview" ? null : name });
+    if (known.job) show(time.at);
+    work.soon();
+  } });
   const body = h("div", { class: "stack", hidden: true },
-    h("div", { class: "job-top" }, h("section", { class: "panel" }, head.element, actions.element), whyBox),
-    section("What happened to it", story.element), charts.element, metrics.element, ranksBox, section("Output", pastNote, log.element), terminal.element, specification.element);
+    h("section", { class: "job-head" }, head.element, actions.element), pages.element);
   root.append(h("div", { class: "stack" }, trouble.element, body));
 
   const work = repeat(refresh, EVERY_MS);
@@ -80,8 +102,9 @@ export function mount(root, context) {
       }
     }
     if (known.job) show(at);
-    if (known.job && at === null) await charts.update(api, known.job, signal);
-    if (known.job && at === null && !charts.element.hidden) await metrics.update(api, known.job, signal);
+    if (!known.job || at !== null || pages.shown !== "metrics") return;
+    await charts.update(api, known.job, signal);
+    if (!charts.element.hidden) await metrics.update(api, known.job, signal);
   }
 
   function notHere(error, said) {
@@ -112,21 +135,26 @@ export function mount(root, context) {
     body.hidden = false;
     const end = !isPast && told?.eta?.of === "end" ? told.eta : null;
     head.show([job, end, isPast, Math.floor(now / 5)], () => headParts(job, end, now));
+    about.show([job, Math.floor(now / 5)], () => aboutParts(job, now));
     actions.update(job, isPast);
     whyBox.firstElementChild.textContent = job.state === "queued" ? "Why it waits" : FINAL.has(job.state) ? "Why it ended" : "Why it is where it is";
     if (isPast) why.show([job.version, "past"], () => pastReasonsView(job));
-    else if (told) why.show([told, Math.floor(now / 15)], () => reasonsView(end ? { ...told, eta: null } : told, now));
+    else if (told) why.show([told, Math.floor(now / 15)], () => reasonsView(told, now));
     story.update(isPast ? known.story.filter((event) => event.data.version <= job.version) : known.story, { now, names: namesOf(known.story) });
     const runs = job.runs ?? [];
-    ranksBox.hidden = !runs.length;
+    terminal.update(job, isPast);
+    const offered = { ranks: runs.length > 0, terminal: !terminal.element.hidden, metrics: !isPast, files: !isPast };
+    pages.offer((name) => offered[name] ?? true);
     ranks.show([runs, known.gpus], () => ranksTable(runs, isPast || FINAL.has(job.state) ? {} : known.gpus)); // else another job's use
     verdicts.show([job.verdicts, Math.floor(now / 15)], () => verdictList(job.verdicts ?? [], now) ?? []);
     specification.update(job.spec);
     charts.element.hidden = isPast || (job.state === "queued" && !job.epoch);
+    noMetrics.hidden = !charts.element.hidden;
     if (charts.element.hidden) metrics.element.hidden = true;
     pastNote.hidden = !isPast;
-    log.update(job, isPast);
-    terminal.update(job, isPast);
+    ending.update(job, isPast);
+    if (pages.shown === "logs") log.update(job, isPast);
+    if (pages.shown === "files" && !isPast) files.update(job, now);
   }
 
   // The names of jobs that caused something here, as far as they hold anything now and may be seen.
@@ -139,26 +167,36 @@ export function mount(root, context) {
     const over = FINAL.has(job.state);
     const away = nodesAway((job.nodes ?? []).map((id) => live.node(id)).filter(Boolean));
     const since = over ? `${duration(now - (job.ended_at ?? job.since))} ago` : `for ${duration(now - job.since)}`;
+    const start = job.state === "queued" && known.told?.eta?.of === "start" && time.at === null ? known.told.eta : null;
     return [
       h("div", { class: "row job-name" }, h("h1", {}, h("bdi", {}, clean(job.name))), stateChip(job.hung_since ? "hung" : job.state), h("span", { class: "muted" }, since)),
-      h("p", { class: "muted" }, h("code", {}, clean(job.id))),
-      progressView(job.progress),
-      estimateView(end, now),
+      h("p", { class: "muted" }, h("code", {}, clean(job.id)), ` · ${clean(job.kind)} · ${sizeWords(job)}`),
+      job.state === "failed" && job.ended_for?.sentence ? h("p", { class: "verdict" }, clean(job.ended_for.sentence)) : null,
+      h("div", { class: "job-progress" }, progressView(job.progress),
+        end ? estimateBar(end, now, { before: "ends " }) : start ? estimateBar(start, now, { before: "starts " }) : null),
       away.length && !over ? h("p", { class: "warns" }, `${away.join("; ")}.`) : null,
-      facts([
-        ["kind", clean(job.kind)],
-        ["tenant", `${clean(job.tenant)}, pool ${clean(job.pool)}`],
-        ["priority", `${job.priority}, ${job.preemptible ? "may be pre-empted" : "is never pre-empted"}`],
-        [FINAL.has(job.state) || job.state === "queued" ? "GPUs" : "holds", `${job.gpus ? count(job.gpus, "GPU") : "no GPU"} in ${count(job.replicas, "replica")}${job.nodes?.length ? ` on ${some(job.nodes)}` : ""}`],
-        ["submitted", `${moment(job.submitted_at)}, ${duration(now - job.submitted_at)} ago${job.submitter ? `, by ${clean(job.submitter)}` : ""}`],
-        [job.ended_at ? "ran" : "runs for", job.started_at ? duration((job.ended_at ?? now) - job.started_at) : ""],
-        ["waits", job.not_before > now ? `try ${(job.attempts ?? 0) + 1} in ${duration(job.not_before - now)}` : ""],
-        ["epoch", job.epoch || job.attempts ? `${job.epoch}, failed tries ${job.attempts ?? 0}${job.spec?.retries?.max !== undefined ? ` of ${job.spec.retries.max + 1}` : ""}` : ""],
-        ["failed", job.state === "failed" ? clean(job.ended_for?.sentence ?? "") : ""],
-        ["exit status", over && job.exit_code !== undefined && job.exit_code !== null ? text(job.exit_code) : ""],
-        ["pace", paceOf(job)],
-      ]),
     ];
+  }
+
+  function sizeWords(job) {
+    return `${job.gpus ? count(job.gpus, "GPU") : "no GPU"} in ${count(job.replicas, "replica")}${job.nodes?.length ? ` on ${some(job.nodes)}` : ""}`;
+  }
+
+  function aboutParts(job, now) {
+    const over = FINAL.has(job.state);
+    return [facts([
+      ["kind", clean(job.kind)],
+      ["tenant", `${clean(job.tenant)}, pool ${clean(job.pool)}`],
+      ["priority", `${job.priority}, ${job.preemptible ? "may be pre-empted" : "is never pre-empted"}`],
+      [over || job.state === "queued" ? "GPUs" : "holds", sizeWords(job)],
+      ["submitted", `${moment(job.submitted_at)}, ${duration(now - job.submitted_at)} ago${job.submitter ? `, by ${clean(job.submitter)}` : ""}`],
+      [job.ended_at ? "ran" : "runs for", job.started_at ? duration((job.ended_at ?? now) - job.started_at) : ""],
+      ["waits", job.not_before > now ? `try ${(job.attempts ?? 0) + 1} in ${duration(job.not_before - now)}` : ""],
+      ["epoch", job.epoch || job.attempts ? `${job.epoch}, failed tries ${job.attempts ?? 0}${job.spec?.retries?.max !== undefined ? ` of ${job.spec.retries.max + 1}` : ""}` : ""],
+      ["exit status", over && job.exit_code !== undefined && job.exit_code !== null ? text(job.exit_code) : ""],
+      ["pace", paceOf(job)],
+      ["address", job.service?.url ? h("code", {}, clean(job.service.url)) : ""],
+    ])];
   }
 
   return {
@@ -169,9 +207,17 @@ export function mount(root, context) {
       charts.close();
       metrics.close();
       log.close();
+      files.close();
+      ending.close();
       terminal.close();
     },
   };
+}
+
+// Where in the log a link leads to.
+function linked(params) {
+  const number = (name) => (/^\d{1,15}$/.test(params[name] ?? "") ? Number(params[name]) : undefined);
+  return { rank: number("rank"), epoch: number("epoch"), byte: number("byte") };
 }
 
 // The pace of all ranks: steps a second of the slowest, samples a second of all together.
@@ -283,7 +329,7 @@ function specificationView() {
     reveal.setAttribute("aria-pressed", String(open));
     draw();
   } }, "Show values of the environment");
-  const details = h("details", { class: "panel" }, h("summary", {}, h("h2", {}, "Specification")), reveal, scrolling("Specification as YAML", h("pre", {}, shown)));
+  const details = h("section", { class: "panel" }, h("div", { class: "row" }, h("h2", {}, "Specification"), reveal), scrolling("Specification as YAML", h("pre", {}, shown)));
   function draw() {
     reveal.hidden = !hasEnvironment(spec);
     shown.textContent = toYaml(open ? spec : withoutValues(spec));

@@ -1,10 +1,11 @@
 // The queue page: jobs in the order in force, with the reason and the estimate, and what would help the chosen one. Rows
 // are virtual: only those in sight are in the page, and only the windows around them are asked for.
 
+import { selection } from "../bulk.js";
 import { queueDetail } from "./detail.js";
 import { clean, clock, count, duration, h, moment, text } from "../dom.js";
 import { paced } from "../pace.js";
-import { STATES, jobLink, rangeWords, stateChip } from "../words.js";
+import { STATES, emptyView, jobLink, rangeWords, stateChip } from "../words.js";
 
 const WINDOW = 50; // rows per request
 const WINDOWS_MAX = 12; // kept in memory
@@ -39,7 +40,16 @@ export function mount(root, { api, live, session, time, go, params, setParams })
     onscroll: paintSoon, onkeydown: keyed, onfocus: () => { if (active < 0 && total) activate(0); },
   }, head, body);
   const detail = queueDetail({ api, live, time });
-  const element = h("section", { class: "panel queue" }, h("h1", {}, "Queue"), filterBar(), said, grid, detail.element);
+  const nothing = h("div", { hidden: true }, emptyView("Nothing waits", "A job that has no GPUs yet stands here, with the reason.", "weft run --gpus 1 -- python train.py"));
+  const selected = selection(() => {
+    drawn.forEach(({ element: old }) => old.remove()); // the boxes are drawn anew
+    drawn = new Map();
+    refresh();
+    paintSoon();
+  });
+  const element = h("section", { class: "queue" },
+    h("div", { class: "page-head" }, h("h1", {}, "Queue"), said, h("span", { class: "grow" }), h("a", { class: "button primary", href: "#/new" }, "New job")),
+    filterBar(), selected.element, nothing, grid, detail.element);
   root.append(element);
 
   let frame = 0;
@@ -169,6 +179,7 @@ export function mount(root, { api, live, session, time, go, params, setParams })
     else grid.removeAttribute("aria-activedescendant");
     detail.show(active < 0 ? null : rowOf(active) || null);
     said.textContent = saidWords();
+    nothing.hidden = total > 0 || asked.size > 0 || Boolean(failure) || time.at !== null || FILTERS.some((name) => filters[name]);
     byTenant.hidden = !session.admin; // a tenant sees its own jobs only
     grid.classList.toggle("no-start", ![...windows.values()].some((rows) => rows.some((row) => row.eta)));
     load(false, view);
@@ -179,7 +190,7 @@ export function mount(root, { api, live, session, time, go, params, setParams })
   }
 
   function rowElement(row, place, now) {
-    const cells = row ? cellsOf(row, now) : [h("span", { role: "gridcell" }, "…")];
+    const cells = row ? cellsOf(row, now, row.array || time.at !== null ? null : selected.tick(row)) : [h("span", { role: "gridcell" }, "…")];
     const made = h("div", {
       class: `queue-row${place === active ? " active" : ""}`, role: "row", id: `row-${place}`, ariaRowindex: place + 2,
       ariaSelected: place === active, onclick: () => activate(place), ondblclick: () => row && open(row),
@@ -192,7 +203,7 @@ export function mount(root, { api, live, session, time, go, params, setParams })
     if (failure) return `The gateway does not show the queue: ${failure}`;
     if (!total) return asked.size ? "…" : emptyWords(filters, session.admin);
     const arrays = [...windows.values()].some((rows) => rows.some((row) => row.array)); // each of them is one row
-    const many = arrays && total > 1 ? `${total} jobs and arrays` : arrays ? "1 array" : count(total, "job");
+    const many = arrays && total > 1 ? `${text(total)} jobs and arrays` : arrays ? "1 array" : count(total, "job");
     const what = filters.state && filters.state !== "queued" ? many : `${many} wait${total === 1 ? "s" : ""}`;
     if (time.at !== null) return `${count(total, "job")} as of ${moment(time.at)}: the first hundred of those that waited, and of those that ran`;
     return `${what}, in the order in force${order ? ` (${clean(order)})` : ""}`;
@@ -265,11 +276,11 @@ export function mount(root, { api, live, session, time, go, params, setParams })
   };
 }
 
-function cellsOf(row, now) {
+function cellsOf(row, now, box) {
   const cell = (name, ...content) => h("span", { role: "gridcell", class: `cell-${name}` }, ...content);
   const waits = row.state === "queued" || !row.state;
   return [
-    cell("place", row.place ? String(row.place) : ""),
+    cell("place", box, row.place ? text(row.place) : ""),
     cell("job", row.array ? arrayLink(row) : jobLink(row.id, row.name), waits || row.array ? null : stateChip(row.hung_since ? "hung" : row.state)),
     cell("tenant", clean(row.tenant)),
     cell("kind", clean(row.kind), row.priority ? h("small", {}, `priority ${row.priority}`) : null),

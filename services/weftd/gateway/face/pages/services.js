@@ -5,21 +5,25 @@ import { clean, clear, count, duration, h, text } from "../dom.js";
 import { failureText, facts, repeat, slot } from "../parts.js";
 import { causeText } from "../job/reasons.js";
 import { pointsOf } from "../job/samples.js";
-import { bar, jobLink, stateChip } from "../words.js";
+import { bar, commandToCopy, emptyView, jobLink, stateChip } from "../words.js";
 
 const EVERY_MS = 5000;
 const SHOWN = 12; // services with all their figures, at first and for each "more"
 const LOANS_MAX = 5;
 const SECONDS = 3600; // of the charts
+const COST_SECONDS = 86400; // what a service costs is told of the last day
+const COST_EVERY_MS = 60_000;
 
 export function mount(root, { api, live, time }) {
-  const heading = h("h1", {}, "Services");
+  const heading = h("div", { class: "page-head" }, h("h1", {}, "Services"), h("span", { class: "grow" }), h("a", { class: "button primary", href: "#/new?template=service" }, "New service"));
+  const none = slot("div");
+  const costs = { at: -Infinity, rows: new Map(), currency: "" };
   const said = slot("p", { class: "muted", role: "status" });
   const list = h("div", { class: "panels services" });
   const more = h("button", { type: "button", hidden: true, onclick: () => { most += SHOWN; work.soon(); } });
   const cards = new Map();
   let most = SHOWN;
-  root.append(h("div", { class: "stack" }, heading, said.element, list, more));
+  root.append(h("div", { class: "stack" }, heading, said.element, none.element, list, more));
 
   const work = repeat(refresh, EVERY_MS);
   const forget = [
@@ -31,6 +35,7 @@ export function mount(root, { api, live, time }) {
     try {
       const at = time.at;
       const found = at === null ? await present(signal) : await past(signal);
+      if (at === null) await readCosts(found.services, signal);
       if (at === time.at && !signal.aborted) show(found, at);
     } catch (error) {
       if (!signal.aborted) said.show(`Services cannot be shown: ${failureText(error)}`, (sentence) => sentence);
@@ -51,6 +56,19 @@ export function mount(root, { api, live, time }) {
     return { services, left: ids.length - seen.length };
   }
 
+  // What each cost in the last day, where there is a price list. Without the figures the page is shown all the same.
+  async function readCosts(services, signal) {
+    if (!services.length || performance.now() - costs.at < COST_EVERY_MS) return;
+    costs.at = performance.now();
+    try {
+      const view = await api(`/v1/usage?seconds=${COST_SECONDS}&by=job`, { signal });
+      costs.currency = view.currency ?? "";
+      costs.rows = new Map((view.rows ?? []).map((row) => [row.key, row]));
+    } catch (error) {
+      if (signal.aborted) throw error;
+    }
+  }
+
   async function past(signal) {
     const view = await time.load(api(time.path("/v1/cluster"), { signal }));
     return { services: [...view.running, ...view.queued].filter((job) => job.kind === "inference"), left: 0 };
@@ -69,12 +87,19 @@ export function mount(root, { api, live, time }) {
         cards.set(job.id, serviceCard(api, job.id));
         list.append(cards.get(job.id).element);
       }
-      cards.get(job.id).update(job, at ?? live.now(), at !== null);
+      cards.get(job.id).update(job, at ?? live.now(), at !== null, costWords(costs.rows.get(job.id)));
     }
-    const none = at === null ? "No service waits or runs. A job with `service` in its specification is one." : "No service waited or ran then.";
-    said.show([services.length, left, at], () => (services.length ? count(services.length + left, "service") : none));
+    said.show([services.length, left, at], () => (services.length ? count(services.length + left, "service") : at === null ? "" : "No service waited or ran then."));
+    none.show(!services.length && at === null, (isEmpty) => (isEmpty ? h("section", { class: "panel" }, emptyView("No service waits or runs",
+      "A job with `service` in its specification has one address for all its replicas.", "weft submit service.yaml")) : []));
     more.hidden = left <= 0;
     more.textContent = `Show ${Math.min(left, SHOWN)} more of ${left}`;
+  }
+
+  function costWords(row) {
+    if (!row) return "";
+    const hours = `${text(Math.round(row.gpu_seconds_held / 36) / 100)} GPU-hours`;
+    return `${hours}${row.cost ? `, ${Number(row.cost).toFixed(2)} ${clean(costs.currency)}` : ""} in the last day`;
   }
 
   return {
@@ -90,7 +115,9 @@ function serviceCard(api, id) {
   const content = slot("div");
   const chartBox = h("div", { class: "stack" });
   const details = h("details", {}, h("summary", {}, "The last hour"), chartBox);
-  const element = h("section", { class: "panel" }, content.element, details);
+  const call = slot("div");
+  const calls = h("details", { hidden: true }, h("summary", {}, "Call it"), call.element);
+  const element = h("section", { class: "panel" }, content.element, calls, details);
   let charts = null;
   let work = null;
   let objective = null;
@@ -129,15 +156,18 @@ function serviceCard(api, id) {
   return {
     element,
     close,
-    update(job, now, isPast) {
+    update(job, now, isPast, cost = "") {
       objective = objectiveMs(job.service);
       details.hidden = isPast;
-      content.show([job, isPast, Math.floor(now / 15)], () => cardParts(job, now));
+      const url = isPast ? "" : clean(job.service?.url ?? "");
+      calls.hidden = !url;
+      call.show([url, job.service?.public], () => (url ? callParts(url, job.service.public) : []));
+      content.show([job, isPast, cost, Math.floor(now / 15)], () => cardParts(job, now, cost));
     },
   };
 }
 
-function cardParts(job, now) {
+function cardParts(job, now, cost) {
   const service = job.service ?? {};
   const warnings = [
     ...(service.unready ?? []).map((one) => `Replica ${one.rank} is not ready: ${clean(one.why)}.`),
@@ -156,8 +186,21 @@ function cardParts(job, now) {
       ["sized for", service.sized_for ? causeText(service.sized_for) : ""],
       ["update", updateText(service, now)],
       ["waits for", job.state === "queued" && job.waiting_for ? causeText(job.waiting_for) : ""],
-      ["url", service.url ? h("code", {}, `${clean(service.url)}${service.public ? " (public)" : ""}`) : ""],
+      ["cost", cost],
+      ["address", service.url ? [commandToCopy(clean(service.url)), service.public ? " public: needs no token" : ""] : ""],
     ]),
+  ];
+}
+
+// How a program calls it: the same address for curl, Python and clients of OpenAI's API.
+function callParts(url, isPublic) {
+  const base = url.replace(/\/$/, "");
+  const curl = isPublic ? `curl ${base}/` : `curl -H "Authorization: Bearer $WEFT_TOKEN" ${base}/`;
+  const headers = isPublic ? "" : `, headers={"Authorization": f"Bearer {os.environ['WEFT_TOKEN']}"}`;
+  return [
+    h("h3", {}, "curl"), commandToCopy(curl, { block: true }),
+    h("h3", {}, "Python"), commandToCopy(`import os, requests\n\nprint(requests.get("${base}/"${headers}).text)`, { block: true }),
+    h("h3", {}, "A client of OpenAI's API"), commandToCopy(`from openai import OpenAI\n\nclient = OpenAI(base_url="${base}/v1", api_key=os.environ["WEFT_TOKEN"])`, { block: true }),
   ];
 }
 
