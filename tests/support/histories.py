@@ -7,6 +7,7 @@ from random import Random
 from msgspec import Struct, structs
 
 from weft.domain.classes import JOB_CLASSES
+from weft.domain.labels.where import matches
 from weft.domain.quotas import ALL, Quota
 from weft.domain.shares import WHOLE
 from weft.planning.moves import MoveRules
@@ -91,6 +92,23 @@ def grouped(history: History, dice: Random) -> History:
     return structs.replace(
         history, quotas=tuple(structs.replace(one, weight=dice.choice((0, 1, 1, 3))) for one in quotas)
     )
+
+
+def with_labels(history: History, dice: Random) -> History:
+    """Nodes have labels, and some jobs choose among them; each job could start on the nodes that it chooses."""
+    labels: tuple[dict[str, str], ...] = tuple(
+        {"zone": dice.choice("ab"), **({"nvlink": ""} if dice.random() < 0.5 else {})}
+        for _ in range(history.cluster.nodes)
+    )
+    expressions = ("zone == 'a'", "zone != 'a'", "nvlink", "!nvlink || zone in ['b', 'c']")
+    room = {text: history.cluster.gpus_per_node * sum(matches(text, each) for each in labels) for text in expressions}
+
+    def choosing(job: TraceJob) -> TraceJob:
+        suited = [text for text in expressions if room[text] >= job.gpus]
+        return structs.replace(job, where=dice.choice(suited)) if suited and dice.random() < 0.6 else job
+
+    cluster = structs.replace(history.cluster, labels=labels)
+    return structs.replace(history, cluster=cluster, jobs=tuple(map(choosing, history.jobs)))
 
 
 def with_services(history: History, dice: Random) -> History:

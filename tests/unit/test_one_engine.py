@@ -23,19 +23,21 @@ Speeds are powers of two, so that all times are exact.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
 from msgspec import Struct, structs
 
 from tests.support.builders import capacity
-from tests.support.histories import History, drawn
+from tests.support.histories import History, drawn, with_labels
 from tests.support.nodes import ScriptedNode
 from tests.support.scheduler import World as LiveWorld
 from tests.support.tier import of_tier
 from tests.support.topologies import topology
 from weft.domain.classes import CLASS_LABEL, WORKLOAD_LABEL
 from weft.domain.job import Allocation, JobState, Loan
+from weft.domain.labels.where import matches
 from weft.domain.spec import Retries
 from weft.messages.asks import AskKind
 from weft.messages.signals import GpuScore
@@ -145,6 +147,8 @@ class _Live:
             )
             for number in range(cluster.nodes)
         ]
+        for node, labels in zip(nodes, history.cluster.labels, strict=False):
+            node.labels = labels
         settings = Settings(
             policy=history.policy,
             locality_penalty=history.penalty,
@@ -216,6 +220,8 @@ class _Live:
         }
         if named := [*job.gpu_models, *(f"!{model}" for model in job.gpu_models_excluded)]:
             spec["gpu_model"] = named
+        if job.where:
+            spec["where"] = job.where
         if job.estimate_s is not None:
             spec["time_limit"] = f"{job.estimate_s:g}s"
         if job.checkpoint_s is not None:
@@ -315,6 +321,23 @@ def test_the_scheduler_and_the_simulator_choose_the_same_gpus_by_their_links(nam
             simulated.run()
             chosen.add((seed, *(tuple(sorted(seen.held.items())) for *_, seen in simulated.seen)))
     assert len(chosen) > 30, "the links made no difference"
+
+
+def test_the_scheduler_and_the_simulator_choose_the_same_nodes_by_their_labels() -> None:
+    chosen = 0
+    for seed in range(20):
+        history = with_labels(drawn(seed), Random(f"labels {seed}"))
+        chose = [job for job in history.jobs if job.where]
+        found = next(differences(history), None)
+        assert found is None, f"history {seed}, {found}"
+        simulated = _Watched(history)
+        simulated.run()
+        for *_, seen in simulated.seen:
+            for job in chose:
+                nodes = {node for node, _ in seen.held.get(job.id, ())}
+                chosen += len(nodes)
+                assert all(matches(job.where, history.cluster.labels[node_number(node)]) for node in nodes)
+    assert chosen > 100, "hardly a job chose its nodes"
 
 
 @pytest.mark.parametrize("seed", [134, 423, 495])

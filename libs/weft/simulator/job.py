@@ -21,7 +21,7 @@ from weft.planning.scores import GpuKey
 from weft.planning.surplus import parts_of
 from weft.simulator.model import World
 from weft.simulator.outcome import JobOutcome, outcome_of
-from weft.simulator.pool import ROLE, elastic_shape, shape_of
+from weft.simulator.pool import ROLE, choosing, elastic_shape, shape_of
 from weft.simulator.workload import Elastic, TraceJob
 
 NEW_S = 60.0  # the work that a job without progress is assumed to have
@@ -153,9 +153,10 @@ class SimulatedJob:
             return
         if elastic is None:
             models, excluded = self.trace.gpu_models, self.trace.gpu_models_excluded
-            self.resource_request = shape_of(size, models=models, excluded=excluded)
+            shape = shape_of(size, models=models, excluded=excluded)
         else:
-            self.resource_request = elastic_shape(elastic, size)
+            shape = elastic_shape(elastic, size)
+        self.resource_request = choosing(shape, self.trace.where)
         self.gpus_needed = size if elastic is None else size * int(elastic.each[0])
         self.speed = 1.0 if elastic is None else elastic.speed(size, self.model)
 
@@ -188,7 +189,8 @@ class SimulatedJob:
         self.take_size(elastic.asked)
         if not self.planned:
             self._count_gpu_time()
-            self.resource_request = elastic_shape(elastic, elastic.asked, least=elastic.least)
+            shape = elastic_shape(elastic, elastic.asked, least=elastic.least)
+            self.resource_request = choosing(shape, self.trace.where)
             self.gpus_needed = elastic.least * int(elastic.each[0])
             self.size = 0
 
@@ -293,7 +295,7 @@ class SimulatedJob:
     def roles(self) -> ResourceRequest:
         """The roles of a job that resizes live."""
         assert self.trace.elastic is not None
-        return elastic_shape(self.trace.elastic, 1)
+        return choosing(elastic_shape(self.trace.elastic, 1), self.trace.where)
 
     @property
     def resize_cost_s(self) -> float:
@@ -450,7 +452,7 @@ class SimulatedJob:
 def _serves(trace: TraceJob) -> Serves | None:
     if trace.service is None:
         return None
-    want = RoleRequest(ROLE, 1, 1, Request(gpus=trace.gpus, cpus=1.0, memory=1))
+    want = RoleRequest(ROLE, 1, 1, Request(gpus=trace.gpus, cpus=1.0, memory=1, where=trace.where))
     size = trace.service
     return Serves(want=want, aim=size.want, needed=size.least, max_surge=size.max_surge)
 

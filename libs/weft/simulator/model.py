@@ -36,7 +36,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
     without scores counts as the first one, the most sensitive. `runs`: by class, all measured runs of each GPU, for
     scores that change. `cpus_per_node`: cores; `memory_per_node`: bytes. `groups`: all nodes, group by group, if they
     are not alike; `gpus_per_node` then is that of the largest. `topology`: the links of each node with as many GPUs;
-    None: its GPUs are equally near to each other.
+    None: its GPUs are equally near to each other. `labels`: those of the first nodes; others have none.
     """
 
     nodes: int
@@ -49,6 +49,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
     gpu_nodes: int | None = None
     groups: tuple[NodeGroup, ...] = ()
     topology: Topology | None = None
+    labels: tuple[dict[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if self.groups and self.nodes != sum(group.nodes for group in self.groups):

@@ -43,7 +43,8 @@ def _node(number: int, cluster: Cluster) -> Node:
     capacity = Capacity(
         cpus=cluster.cpus_per_node, memory=cluster.memory_per_node, gpus=gpus, topology=cluster.topology
     )
-    return Node(id=name, pool="simulated", address=name, rack=rack, capacity=capacity)
+    labels = cluster.labels[number] if number < len(cluster.labels) else {}
+    return Node(id=name, pool="simulated", address=name, rack=rack, capacity=capacity, labels=labels)
 
 
 def room_of(
@@ -87,6 +88,13 @@ def shape_of(gpus: int, *, models: tuple[str, ...] = (), excluded: tuple[str, ..
     if models or excluded:
         each = structs.replace(each, models=models, excluded=excluded)
     return (RoleRequest(ROLE, gpus, gpus, each),)
+
+
+def choosing(resource_request: ResourceRequest, where: str) -> ResourceRequest:
+    """The same request, for nodes whose labels match an expression."""
+    if not where:
+        return resource_request
+    return tuple(structs.replace(want, request=structs.replace(want.request, where=where)) for want in resource_request)
 
 
 def elastic_shape(elastic: Elastic, size: int, model: str = "", *, least: int | None = None) -> ResourceRequest:

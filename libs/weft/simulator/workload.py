@@ -81,7 +81,8 @@ class TraceJob(Struct, frozen=True, kw_only=True):
     `gpu_models`: the models of which the GPUs of a job of one size may be, the preferred one first; empty: any but
     those of `gpu_models_excluded`. `model`: its workload. `service`: the job is a service, `gpus` are those of each
     replica, and it ends `work_s` after its arrival. `started_s`: when it started in the cluster that the trace is of,
-    where that is told; the simulation does not go by it.
+    where that is told; the simulation does not go by it. `where`: the expression that the
+    labels of its nodes must match; empty: it runs on all.
     """
 
     id: str
@@ -100,6 +101,7 @@ class TraceJob(Struct, frozen=True, kw_only=True):
     elastic: Elastic | None = None
     service: ServiceSize | None = None
     started_s: float | None = None
+    where: str = ""
 
 
 class Workload(Struct, frozen=True, kw_only=True):
