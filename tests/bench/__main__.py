@@ -2,7 +2,8 @@
 
 `python -m tests.bench fairness` has a line of JSON at its end, and options of its own: see `tests.bench.fairness`.
 `python -m tests.bench cluster`, `contract`, `daily`, `dashboards`, `elastic`, `eta`, `face`, `health`, `hosts`,
-`house`, `kinds`, `partition`, `peers`, `people`, `python`, `serving`, `sharing` and `shipped` too: each has a docstring.
+`house`, `kinds`, `partition`, `peers`, `people`, `python`, `serving`, `sharing` and `shipped` too: each has its
+docstring.
 `python -m tests.bench running --against PATH` runs parts of two checkouts in turns: see `tests.bench.against`.
 """
 

@@ -28,6 +28,7 @@ async def test_a_person_types_into_a_shell_of_the_job(browser: Browser, cluster:
     await cluster.client.until(job.id, JobState.RUNNING)
     async with dashboard(browser, cluster.local.url, cluster.local.token) as window:
         await window.go(f"job/{job.id}")
+        await window.tab("Terminal")
         await window.button("Open a terminal").click()
         box = window.main.locator("section").filter(has=window.page.get_by_role("heading", name="Terminal"))
         await expect(box.get_by_role("status").first).to_contain_text("A shell of rank 0 on node-1")
@@ -51,6 +52,7 @@ async def test_an_installation_without_it_names_the_command(browser: Browser, cl
         window.watch.expect("xterm")
         await window.page.route("**/xterm/xterm.js", lambda route: route.fulfill(status=404, body=""))
         await window.go(f"job/{job.id}")
+        await window.tab("Terminal")
         await window.button("Open a terminal").click()
         await expect(window.main.get_by_text(f"weft shell {job.id}")).to_be_visible()
     await cluster.client.cancel(job.id)

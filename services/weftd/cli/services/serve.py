@@ -16,7 +16,7 @@ from weft.client.place import PATIENT_SECONDS
 from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weftd.cli import connection, page
 from weftd.cli.cli_error import CliError
-from weftd.cli.jobs.following import submitted_line
+from weftd.cli.jobs.submitted import submitted_line
 from weftd.cli.migration.written import lines_of, name_of
 
 PORT = 8000
