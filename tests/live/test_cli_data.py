@@ -2,7 +2,9 @@
 
 import os
 import re
+import signal
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from tests.support.cluster import Cluster, embedded_cluster
 from tests.support.engine import need_images
 from tests.support.object_store import KEY, KEY_ID, ObjectStore, object_store
 from tests.support.person import Person
+from tests.support.runs import until
+from weft.domain.job import JobState
 
 IMAGE = "weft-job-busybox:local"
 PAGE = Path(__file__).parents[2] / "docs/data.md"
@@ -97,6 +101,38 @@ async def test_outputs_that_the_store_does_not_take_fail_the_job_and_stay_on_the
     assert '"object-store"' in explained.out
     assert "were not uploaded: s3://bucket/out: " in explained.out
     assert [path.read_text() for path in cluster.local.home.root.rglob("outputs/*/0/file")] == ["kept\n"]
+
+
+async def test_an_executor_that_is_killed_while_it_uploads_loses_no_byte(
+    cluster: Cluster, store: ObjectStore, tmp_path: Path
+) -> None:
+    person = Person(cluster, cluster.local.token)
+    (tmp_path / "keys").write_text(store.secret)
+    assert (await person.types("secret", "set", "kept", "--from", str(tmp_path / "keys"))).status == 0
+    script = f"head -c 5000000 /dev/urandom >{tmp_path}/same && cp {tmp_path}/same $WEFT_OUTPUT_OUT/file"
+    store.pause()
+    try:
+        output = ("--output", "/out=s3://bucket/killed", "--object-store", "kept")
+        job = await person.runs("--name", "killed", *output, "--", "sh", "-c", script)
+        [(name, pid)] = [(name, pid) for name, pid in cluster.local.pids.items() if name.startswith("executor")]
+        await until(lambda: "rclone" in children(pid))
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: cluster.local.pids.get(name, pid) != pid)
+        assert (await cluster.client.job(job)).state is JobState.RUNNING, "its end waits for its outputs"
+    finally:
+        store.resume()
+    assert (await person.types("wait", job)).status == 0
+    assert store.get("killed/file") == (tmp_path / "same").read_bytes()
+
+
+def children(pid: int) -> list[str]:
+    """The names of the programs that a process runs."""
+    found = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        for child in (thread / "children").read_text().split():
+            with suppress(OSError):
+                found.append(Path(f"/proc/{child}/comm").read_text().strip())
+    return found
 
 
 @pytest.mark.docker

@@ -105,7 +105,7 @@ async def test_the_reason_is_given_and_an_image_that_is_here_is_not_used_without
 async def test_a_start_waits_for_a_registry_that_is_away_but_not_for_ever() -> None:
     gateway = Gateway(engine := Engine(), ImageRead(away="the registry does not answer"))
     for _ in range(3):
-        with pytest.raises(RuntimeUnavailableError, match="not given now: the registry does not answer"):
+        with pytest.raises(RuntimeUnavailableError, match="its image is refused now: the registry does not answer"):
             await gateway.brings()
         gateway.now += AWAY_SECONDS_MAX / 3
     with pytest.raises(NoImageError, match=r"image-missing: .*the registry does not answer"):

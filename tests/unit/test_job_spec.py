@@ -305,7 +305,7 @@ ESCAPES = {
     "runtime": "nvidia",
     "cgroup_parent": "/",
     "sysctls": {"kernel.msgmax": "1"},
-    "mounts": [{"source": "/", "target": "/host"}],
+    "binds": ["/:/host"],
     "docker": {"privileged": True},
     "node": "node-1",
     "tenant": "somebody",

@@ -40,6 +40,8 @@ def test_a_job_names_objects_for_paths_and_the_secret_of_their_store() -> None:
         ({"mounts": {"/data": "s3://" + "b" * 64}}, "mounts./data"),
         ({"mounts": {"/data": "s3://sets/" + "x" * 1001}}, "mounts./data"),
         ({"mounts": {"/data": "file:///etc"}}, "mounts./data"),
+        ({"mounts": {"/host": "/"}}, "mounts./host"),
+        ({"mounts": [{"source": "/", "target": "/host"}]}, "mounts"),
         ({"mounts": {"data": "s3://sets/x"}}, "mounts"),
         ({"mounts": {"/a/../b": "s3://sets/x"}}, "mounts./a/../b"),
         ({"mounts": {"/": "s3://sets/x"}}, "mounts./"),

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.tier import examples
+from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weftd.router.answers import question_of
 from weftd.router.bodies import Body, head_of
 from weftd.router.caddy import Proxy, configuration
@@ -181,3 +182,22 @@ def test_only_the_front_says_which_model_a_request_names(tmp_path: Any) -> None:
     outside, inside = (str(servers[name]["routes"]) for name in ("weft", "inside"))
     assert "X-Weft-*" in outside
     assert "X-Weft-*" not in inside
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "field"),
+    [
+        ("inference", {"name": "m", "aliases": ["a", "m"]}, "service.model.aliases[1]"),
+        ("inference", {"name": "m", "aliases": ["a"], "adapters": ["a"]}, "service.model.adapters[0]"),
+        ("inference", {"name": "a model"}, "service.model.name"),
+        ("notebook", {"name": "m"}, "service.model"),
+    ],
+)
+def test_a_model_that_no_client_could_name_is_refused_with_the_field(
+    kind: str, model: dict[str, Any], field: str
+) -> None:
+    job = {"name": "chat", "kind": kind, "command": ["x"], "roles": {"worker": {}}, "service": {"model": model}}
+    with pytest.raises(SpecError) as refused:
+        decode_spec(json.dumps(job).encode())
+    assert refused.value.field == field
+    decode_spec(json.dumps({**job, "kind": "inference", "service": {"model": {"name": "org/m:8b"}}}).encode())

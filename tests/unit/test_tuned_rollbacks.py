@@ -73,7 +73,7 @@ def test_of_a_rollback_for_which_others_have_the_room_is_done_what_fits_and_the_
     shrink(other, 5.0)
     pool.run(20)
     assert pool.codes == [CauseCode.RECLAIMED, CauseCode.ROLLED_BACK, CauseCode.ROLLED_BACK]
-    assert "as before, as far as there is room (each worker" in pool.tunes[-1][1].cause.sentence
+    assert "as before, as far as capacity is free (each worker" in pool.tunes[-1][1].cause.sentence
     assert [one.cpus for one in job.held] == [pytest.approx(1.5, abs=0.01)] * 2
     assert total(job) + 5.0 <= 8.0
     del pool.jobs["j-2"]

@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -112,7 +113,9 @@ class Uploads:
             if run.live and key not in self._next:
                 self._next[key] = now + self._settings.data_upload_seconds
             if now >= (self._next[key] if run.live else self._again.get(key, 0.0)):
-                self._tasks[key] = asyncio.create_task(self._upload(key, is_last=not run.live))
+                task = asyncio.create_task(self._upload(key, is_last=not run.live))
+                task.add_done_callback(partial(self._note_bug, key))
+                self._tasks[key] = task
 
     def keep(self, keys: Collection[RunKey]) -> None:
         """Remove the outputs of other runs than these: at once if they are uploaded, else later."""
@@ -150,9 +153,6 @@ class Uploads:
                 if not passes or self._clock() - since >= AWAY_SECONDS_MAX:
                     why = str(error).removeprefix("object-store: ")
                     self._end(key, f"object-store: its outputs are on {self._node_id} and were not uploaded: {why}")
-        except Exception:  # a bug of ours must not hold the end of a run for ever
-            logger.exception("the outputs of %s", key)
-            self._end(key, "object-store: its outputs were not uploaded, by a mistake of this node")
         else:
             if is_last:
                 logger.info("the outputs of %s are uploaded", key)
@@ -160,6 +160,12 @@ class Uploads:
         finally:
             self._next[key] = self._clock() + self._settings.data_upload_seconds
             self._tasks.pop(key, None)
+
+    def _note_bug(self, key: RunKey, task: asyncio.Task[None]) -> None:
+        """A mistake of this program must not hold the end of a run for ever."""
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            logger.error("the outputs of %s", key, exc_info=bug)
+            self._end(key, "object-store: its outputs were not uploaded, by a mistake of this node")
 
     def _end(self, key: RunKey, why: str) -> None:
         """Nothing more is uploaded: all is, or it was given up."""
