@@ -16,7 +16,7 @@ from tests.support.steps import forced
 from weft.bus import Bus, NoAnswerError, StreamEvent
 from weft.domain.job import Allocation, Cause, CauseCode, Job, JobChange, JobEvent, Placement, Step
 from weft.domain.lease import Lease
-from weft.messages.connection import Connection
+from weft.messages import Connection
 from weft.messages.nodes import EndReason, NodeDesired, NodeReported, RunSeen
 from weft.planning import replicas
 from weft.planning.capacity import FreeCapacity

@@ -24,7 +24,7 @@ from weft.bus import BusClosedError, NoAnswerError, StreamEvent
 from weft.bus.handling import HandlerQueue, Heard
 from weft.bus.typed import TypedBus
 from weft.bus.wire import check_event
-from weft.messages.connection import Connection
+from weft.messages import Connection
 
 STORE_SECONDS_MAX = 5.0
 FLUSH_SECONDS_MAX = 2.0

@@ -12,7 +12,7 @@ from tests.support.nodes import ScriptedNode
 from tests.support.scheduler import world
 from weft.domain.job import JobState
 from weft.domain.lease import Lease, Pledge
-from weft.messages.connection import Connection
+from weft.messages import Connection
 from weft.messages.nodes import NodeDesired, NodeReported
 from weft.store import StoreUnavailableError
 from weftd.scheduler.counters import Counters

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.domain.lease import Lease, Pledge
-from weft.messages.connection import Connection
+from weft.messages import Connection
 from weftd.scheduler.thinking.peers import CLOCKS_PART, LAPSE_SECONDS, Peers
 
 HOLDS = 100.0

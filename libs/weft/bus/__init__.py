@@ -12,8 +12,7 @@ from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
-from weft.messages import Message
-from weft.messages.connection import Connection
+from weft.messages import Connection, Message
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R", bound=Struct)

@@ -22,8 +22,7 @@ from weft.bus.nats_stream import emit, ensure_reader, ensure_stream
 from weft.bus.typed import TypedBus
 from weft.bus.wire import check_event, decode_answer, encode, subject_of
 from weft.credentials.permissions import inbox_prefix
-from weft.messages import Message
-from weft.messages.connection import Connection
+from weft.messages import Connection, Message
 
 R = TypeVar("R", bound=msgspec.Struct)
 logger = logging.getLogger(__name__)

@@ -24,3 +24,11 @@ class Message(Struct, frozen=True, kw_only=True):
     def refusal(cls, why: str) -> Struct | None:
         """The answer to a request of this kind that could not be decoded; None: it is not answered."""
         return None
+
+
+class Connection(Struct, frozen=True, kw_only=True):
+    """The connection to a server by which a message came. A later connection never equals it. Messages sent over one
+    arrive in order."""
+
+    server: str
+    number: int

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from weft.domain.lease import Lease
-from weft.messages.connection import Connection
+from weft.messages import Connection
 from weft.messages.leaders import LeadershipTold
 from weft.messages.nodes import Leader
 from weft.store import LeaseLostError, SchedulerStore, StoreUnavailableError

@@ -8,7 +8,7 @@ from weft.bus import BusClosedError, NoAnswerError, StreamEvent
 from weft.bus.handling import HandlerQueue, Heard
 from weft.bus.typed import TypedBus
 from weft.bus.wire import check_event
-from weft.messages.connection import Connection
+from weft.messages import Connection
 
 SUBJECTS_REMEMBERED = 10_000
 

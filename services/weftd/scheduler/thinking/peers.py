@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from weft.domain.lease import Lease, Pledge
-from weft.messages.connection import Connection
+from weft.messages import Connection
 from weft.messages.leaders import SCHEDULERS_MAX, LeadershipTold
 
 LAPSE_SECONDS = 5.0  # how long a message counts; a new leader waits this much longer before it gives jobs away
