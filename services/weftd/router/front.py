@@ -106,13 +106,14 @@ class Front:
     ) -> None:
         assert finder.model is not None, "only what names a model is passed on"
         more = {"X-Weft-Call": call, "X-Weft-Model": quote(finder.model), "Connection": "close"}
-        reader, writer = await asyncio.open_unix_connection(str(self._inside))
+        inside = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            writer.write(head.told(without=DROPPED, more=more))
-            writer.write(body.framed(bytes(finder.read)))
+            inside.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(inside, str(self._inside))
+            begin = head.told(without=DROPPED, more=more) + body.framed(bytes(finder.read))
             finder.read.clear()
-            sends = asyncio.create_task(_sent(from_caddy, body, writer))
-            answers = asyncio.create_task(_answered(reader, to_caddy))
+            sends = asyncio.create_task(_sent(begin, from_caddy, body, inside))
+            answers = asyncio.create_task(_answered(inside, to_caddy))
             try:
                 await asyncio.wait((sends, answers), return_when=asyncio.FIRST_COMPLETED)
                 if not answers.done() and not sends.result():
@@ -124,7 +125,7 @@ class Front:
                     task.cancel()
                 await asyncio.gather(sends, answers, return_exceptions=True)
         finally:
-            writer.transport.abort()
+            inside.close()
 
     def _tell(self, **fields: object) -> None:
         with suppress(OSError):  # a count that is lost harms nobody
@@ -138,17 +139,21 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
     return piece
 
 
-async def _sent(reader: asyncio.StreamReader, body: Body, writer: asyncio.StreamWriter) -> bool:
-    """Copy the rest of the body, and wait until the client leaves. False: it has left; True: Caddy reads no more of the
-    body, since it answers already."""
+async def _sent(begin: bytes, reader: asyncio.StreamReader, body: Body, inside: socket.socket) -> bool:
+    """Send the request and the rest of its body, and wait until the client leaves. False: it has left; True: Caddy
+    reads no more of the body, since it answers already."""
+    loop = asyncio.get_running_loop()
+    try:
+        await loop.sock_sendall(inside, begin)
+    except OSError:
+        return True
     while not body.over:
         try:
             piece = await _read(reader)
         except OSError:
             return False
         try:
-            writer.write(body.framed(body.feed(piece)))
-            await writer.drain()
+            await loop.sock_sendall(inside, body.framed(body.feed(piece)))
         except OSError:
             return True
     with suppress(OSError):
@@ -157,10 +162,14 @@ async def _sent(reader: asyncio.StreamReader, body: Body, writer: asyncio.Stream
     return False
 
 
-async def _answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while piece := await reader.read(PIECE_BYTES):
-        writer.write(piece)
-        await writer.drain()
+async def _answered(inside: socket.socket, writer: asyncio.StreamWriter) -> None:
+    """Copy the answer. Caddy may answer and close before it has read the whole body. A stream of asyncio would drop the
+    answer when its write fails then; the socket gives it first, and the error after it."""
+    loop = asyncio.get_running_loop()
+    with suppress(ConnectionError):
+        while piece := await loop.sock_recv(inside, PIECE_BYTES):
+            writer.write(piece)
+            await writer.drain()
 
 
 async def _refuse(refusal: Refused, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
