@@ -117,7 +117,7 @@ async def test_the_files_of_a_job_are_listed_and_downloaded(browser: Browser, wo
         window.watch.expect("/files?")  # the second job has none
         await window.go(f"job/{job.id}?tab=files")
         async with window.page.expect_download() as coming:
-            await window.button("Download results/model.pt").click()
+            await window.button("Download results.model.pt").click()
         download = await coming.value
         assert download.suggested_filename == "model.pt"
         assert (await download.path()).stat().st_size == kept.bytes

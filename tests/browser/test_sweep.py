@@ -85,6 +85,7 @@ async def test_the_keyboard_goes_from_line_to_line_and_opens_a_job(browser: Brow
         await window.page.keyboard.press("Enter")
         await expect(window.main.get_by_text(ids[2]).first).to_be_visible()
         array = f"a-{ids[2].removeprefix('j-').rpartition('-')[0]}"
+        await window.tab("Metrics")
         await expect(window.main.get_by_role("link", name="its sweep")).to_have_attribute("href", f"#/sweep/{array}")
 
 

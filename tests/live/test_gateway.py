@@ -340,7 +340,7 @@ async def test_without_its_store_the_gateway_says_when_to_ask_again(world: World
     async with world.place.bus("integrator") as bus:
         headers = {"Authorization": f"Bearer {world.tokens['alice']}"}
         answer = await submit_on_nats(bus, msgspec.json.encode(HELLO), headers)
-    assert "store is away" in answer.error
+    assert "database is unavailable" in answer.error
     world.gateway.store.away = False
     assert (await world.alice.job(job.id)).id == job.id
 

@@ -104,7 +104,7 @@ async def world(servers: Place) -> AsyncIterator[World]:
 
 def refused_well(said: Said) -> bool:
     error = msgspec.json.decode(said.body, type=ErrorView).error
-    return said.status == 503 and said.retry_after is not None and "store" in error.reason
+    return said.status == 503 and said.retry_after is not None and "database" in error.reason
 
 
 async def until_served(world: World) -> float:

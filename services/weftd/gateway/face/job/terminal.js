@@ -21,7 +21,7 @@ export function terminalView(jobId) {
   const button = h("button", { type: "button", onclick: () => (line ? line.end() : open()) }, "Open a terminal");
   const place = h("div", { class: "terminal", hidden: true });
   const element = h("section", { class: "panel", hidden: true },
-    h("h2", {}, "Terminal"), h("div", { class: "row" }, h("label", { htmlFor: "terminal-rank" }, "rank"), rank, button), said, place);
+    h("h2", {}, "Terminal"), h("div", { class: "row" }, h("label", { htmlFor: "terminal-rank" }, "of rank"), rank, button), said, place);
   let line = null; // the session that goes on
   let shown = null; // its terminal, or that of the one before
   let opening = false;
