@@ -11,7 +11,7 @@ from playwright.async_api import Page
 
 from tests.support.chromium import chromium, need_chromium
 
-VIEW = {"width": 1280, "height": 620}
+VIEW = {"width": 1280, "height": 468}
 FULL = r"patient +explained:"
 SETTLE_SECONDS = 3.0  # the queue is asked for every few seconds; then bars and cells move to where they belong
 
