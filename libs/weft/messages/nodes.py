@@ -431,7 +431,7 @@ class Pace(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 DATA_COPIED, DATA_TO_COPY = "data_bytes_copied", "data_bytes_to_copy"
-"""Of a run that has not begun: bytes of its data that its node has copied, of how many."""
+"""Progress keys of a run that has not begun: bytes of its data that the node has copied, and bytes in all."""
 
 
 class RunProgressed(Struct, frozen=True, kw_only=True, omit_defaults=True):

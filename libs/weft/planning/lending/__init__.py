@@ -153,7 +153,7 @@ class _Awaited(Struct, frozen=True, kw_only=True):
 
 
 class _Look:
-    """What one look at the services that have too little has found so far, for services of one rank at a time.
+    """The findings of one look at the services that have too few replicas, for services of one rank at a time.
 
     `nothing`: needs for which there is no place, whatever is lent; `promised`: GPUs that come free, with what leaves
     there; `leaving`: what is about to be free; `spares`, `whole`: what may be lent, and whole jobs.
@@ -321,14 +321,14 @@ class Loans:
         return found
 
     def _willing(self, one: Borrower, look: _Look) -> Iterator[Holder]:
-        """What gives way to the service, without what other tenants are guaranteed."""
+        """Holders that give way to the service, without those that the guarantees of other tenants protect."""
         for holder in self._all_willing(one, look):
             if holder.worth == LEAVES_FIRST or not self._cluster.quotas.protects(one.service.tenant, holder):
                 yield holder
 
     def _all_willing(self, one: Borrower, look: _Look) -> Iterator[Holder]:
-        """What is about to be free, then what may be lent to the service, one after the other: first what loses
-        least. Only what is asked for is looked for."""
+        """Holders that leave already, then those that may lend to the service, the one that loses least first.
+        Lazy: each is computed when it is asked for."""
         cluster, job_id = self._cluster, one.service.job_id
         if look.leaving is None:
             look.leaving = [each for each in cluster.about_to_be_free() if not self._is_kept(each)]
@@ -351,7 +351,7 @@ class Loans:
         gpus = [(one.node_id, gpu) for one in holder.allocations for gpu in one.gpus]
         return bool(gpus) and all(gpu in self._kept for gpu in gpus)
 
-    # those that give way are told
+    # steps of the lenders
 
     def _ask(self, found: Sequence[tuple[Borrower, Borrowed]], now: float) -> Iterator[Change]:
         for one, borrowed in found:

@@ -17,7 +17,7 @@ async def follow_submitted(client: Client, submitted: Submitted) -> int:
 
 
 def submitted_line(submitted: Submitted) -> str:
-    """What was submitted, and how to look at it."""
+    """The line that `weft run` prints after a submission."""
     again = "" if submitted.created else " had been submitted with this key before"
     if submitted.id.startswith(ARRAY_PREFIX):
         many = f", {submitted.elements} elements" if submitted.elements else ""
