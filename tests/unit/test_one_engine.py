@@ -52,7 +52,7 @@ from weftd.scheduler.thinking.core_settings import Settings
 HISTORIES, NIGHTLY = 200, 10_000
 CHUNKS = 100  # histories in one test, of the night
 FOUND = (1641, 2419, 2847)
-FOUND_WITH_SERVICES = (8284,)
+FOUND_WITH_SERVICES = (1184, 2796, 8284, 9332)
 FAILS = -1  # marks the arrival of a job's failure among those of jobs
 RETRIES = Retries(max=1000)
 

@@ -184,7 +184,7 @@ class Loans:
         self._stop_seconds = stop_seconds
         self._awaited: dict[str, list[_Awaited]] = {}  # by service
         self._kept: dict[GpuKey, int] = {}  # how many replicas wait for a part of each
-        # By service: its version, when it is looked at, the wait.
+        # By service: what it has and lacks, when it is looked at again, the wait.
         self._again: dict[str, tuple[object, float, float]] = {}
         self._looked_at = -inf
         self._news: set[str] = set()  # the services that had too little, at the last look
@@ -255,10 +255,10 @@ class Loans:
         for one in services:
             service = one.service
             waits = self._again.get(service.job_id)
-            same = waits is not None and waits[0] == service.version
+            same = waits is not None and waits[0] == _as_it_is(one)
             wait = min(2 * waits[2], WAIT_SECONDS_MAX) if waits is not None and same else WAIT_SECONDS
             if not any(other.service.job_id == service.job_id for other, _ in found):
-                self._again[service.job_id] = (service.version, now + wait, wait)
+                self._again[service.job_id] = (_as_it_is(one), now + wait, wait)
         self.next_at = min((at for _, at, _ in self._again.values() if at > now), default=inf)
         yield from self._ask(found, now)
         for job_id in dict.fromkeys(one.service.job_id for one, _ in found):
@@ -292,7 +292,7 @@ class Loans:
 
     def _waits(self, one: Borrower, now: float) -> bool:
         again = self._again.get(one.service.job_id)
-        return again is not None and again[0] == one.service.version and now < again[1]
+        return again is not None and again[0] == _as_it_is(one) and now < again[1]
 
     def _plan(self, services: Sequence[Borrower], closed: Sequence[str]) -> list[tuple[Borrower, Borrowed]]:
         """Places for replicas, the services in turn; nothing changes yet."""
@@ -404,3 +404,8 @@ class Loans:
 
 def _keeper(gpu: GpuKey) -> str:
     return f"a loan of GPU {gpu[1]} of {gpu[0]}"
+
+
+def _as_it_is(one: Borrower) -> object:
+    """What a service has and lacks: while that stays, nothing else that happens to it makes another look worth it."""
+    return (one.epoch, one.missing, frozenset(held.rank for held in one.service.held))
