@@ -407,5 +407,5 @@ def _keeper(gpu: GpuKey) -> str:
 
 
 def _as_it_is(one: Borrower) -> object:
-    """What a service has and lacks: while that stays, nothing else that happens to it makes another look worth it."""
+    """A service's epoch, missing GPUs and held ranks: while they stay, another look for lenders finds nothing new."""
     return (one.epoch, one.missing, frozenset(held.rank for held in one.service.held))
