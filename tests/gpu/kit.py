@@ -1,5 +1,6 @@
 """`python -m tests.gpu.kit FILE`: packs what `python -m tests.gpu` needs into one archive, for a machine without a
-package index: this checkout, and the wheels of the packages that it imports, by their locked hashes."""
+package index: this checkout, and the wheels of the packages that it imports, by their locked hashes, for each Python
+that Weft supports."""
 
 import subprocess
 import sys
@@ -12,14 +13,30 @@ from weft.version import version
 
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "requirements.lock"
-PACKAGES = ("msgspec", "nvidia-ml-py")
+PACKAGES = (  # `tests.gpu` and the arbiter that it starts import them
+    "aiohappyeyeballs",
+    "aiohttp",
+    "aiosignal",
+    "attrs",
+    "frozenlist",
+    "idna",
+    "msgspec",
+    "multidict",
+    "nvidia-ml-py",
+    "prometheus-client",
+    "propcache",
+    "typing-extensions",
+    "yarl",
+)
+PYTHONS = ("3.11", "3.12", "3.13")
+PLATFORMS = ("manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_2_28_x86_64")
 BYTES_MAX = 40 << 20
 RUN = """#!/bin/sh
-# sh run.sh [--minutes 8]: needs Python 3.11 or later, with venv, and an NVIDIA driver; some parts need PyTorch
+# sh run.sh [--minutes 8]: needs Python 3.11 to 3.13 with venv, x86-64 and an NVIDIA driver; some parts need PyTorch
 set -e
 cd "$(dirname "$0")"
 python3 -m venv --system-site-packages env
-env/bin/pip install --quiet --no-index --no-deps wheels/*.whl
+env/bin/pip install --quiet --no-index --no-deps --find-links wheels PACKAGES
 exec env PYTHONPATH=.:libs:services env/bin/python -m tests.gpu "$@"
 """
 
@@ -32,17 +49,12 @@ def main(arguments: Sequence[str]) -> int:
         folder = Path(made)
         (folder / "lock").write_text("".join(locked(LOCK.read_text(), PACKAGES)))
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"]
-        wheels = [
-            "--only-binary",
-            ":all:",
-            "--require-hashes",
-            "-r",
-            str(folder / "lock"),
-            "-d",
-            str(folder / "wheels"),
-        ]
-        subprocess.run([*pip, *wheels], check=True)
-        (folder / "run.sh").write_text(RUN)
+        pip += ["--only-binary", ":all:", "--require-hashes", "-r", str(folder / "lock"), "-d", str(folder / "wheels")]
+        for platform in PLATFORMS:
+            pip += ["--platform", platform]
+        for python in PYTHONS:
+            subprocess.run([*pip, "--python-version", python], check=True)
+        (folder / "run.sh").write_text(RUN.replace("PACKAGES", " ".join(PACKAGES)))
         (folder / "VERSION").write_text(version())
         files = subprocess.run(
             ["git", "ls-files", "-z", "libs", "services", "tests"], cwd=ROOT, capture_output=True, check=True
