@@ -146,6 +146,7 @@ async def test_a_part_of_the_dashboard_that_does_not_come_is_asked_for_again(
     """`*`: no file but the page itself, as when the machine's network changes at that moment."""
     async with dashboard(browser, world.gateway.url) as window:
         window.watch.expect("ERR_FAILED", "the dashboard did not load", "Failed to fetch dynamically imported")
+        window.watch.expect("inter.woff2 was preloaded")  # for the style sheet that did not come
         lost: dict[str, int] = {}
 
         async def lose(route: Route) -> None:

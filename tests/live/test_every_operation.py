@@ -193,6 +193,8 @@ async def test_whatever_is_sent_the_gateway_keeps_what_its_document_says(world: 
             if "Accept" in case.headers and "event-stream" in str(case.headers["Accept"]):
                 del case.headers["Accept"]
             answer = case.call(base_url=world.gateway.url, timeout=ANSWER_SECONDS_MAX)
+            if answer.status_code == 503 and "database is unavailable" in answer.text:  # its disk stood still
+                answer = case.call(base_url=world.gateway.url, timeout=ANSWER_SECONDS_MAX)
             answers[answer.status_code] += 1
             case.validate_response(answer, checks=PROMISES)
 
