@@ -13,7 +13,7 @@ from collections import deque
 from weft.bus import Bus, BusError
 from weft.messages.files import PIECE_BYTES, Area, CheckpointRead, JobFile, ReadCheckpoint, ReadFile
 from weft.messages.nodes import StartRun
-from weftd.executor.files.job_files import JobFiles
+from weftd.executor.files.job_files import JobFiles, PathRefusedError, parts_of
 from weftd.executor.files.job_folders import OF_ANY_USER, OWN
 from weftd.executor.runs import RuntimeUnavailableError
 
@@ -77,6 +77,7 @@ class Checkpoints:
         while True:
             page = await self._ask(order, source=source, after=after)
             for file in page.files:
+                _check_path(source, file.path)
                 files.setdefault(file.path, (source, file))
             if page.cut or len(files) > FILES_MAX:
                 raise BadCheckpointError(f"from_checkpoint: at most {FILES_MAX} files are copied, and it has more")
@@ -141,6 +142,17 @@ class Checkpoints:
         if read.refused:
             raise RuntimeUnavailableError(f"its checkpoint is not given: {read.refused}")
         return read
+
+
+def _check_path(source: str, path: str) -> None:
+    """The node that has the checkpoint names its files, and another node is not believed: such a name must not lead out
+    of the folder into which the file is copied. Raises BadCheckpointError."""
+    try:
+        parts = parts_of(path)
+    except PathRefusedError as refused:
+        raise BadCheckpointError(f"from_checkpoint: node {source} has a file whose name {refused}") from None
+    if parts[:1] != [Area.CHECKPOINTS] or "/".join(parts) != path or len(parts) < 2:
+        raise BadCheckpointError(f"from_checkpoint: node {source} has a file that is no checkpoint: {path[:200]!r}")
 
 
 def _has_entries(folder: str) -> bool:
