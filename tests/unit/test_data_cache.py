@@ -192,3 +192,23 @@ async def test_a_store_that_hangs_ends_a_copy_within_its_bound(tmp_path: Path) -
                 await bringing
         finally:
             store.resume()
+
+
+async def test_a_copy_that_one_start_gave_up_is_made_once_by_those_that_wait_for_it(tmp_path: Path) -> None:
+    with object_store(tmp_path / "store", "--bwlimit", "2M") as store:
+        store.put("sets/a.bin", os.urandom(6 * MIB))
+        node = Node(tmp_path / "home", store.secret)
+        cache = await node.cache()
+        first = asyncio.create_task(cache.bring(wants(), permitted=lambda: node.wanted))
+        await until(lambda: bool(cache._reserved))
+        second = asyncio.create_task(cache.bring(wants(rank=1), permitted=lambda: True))
+        await until(lambda: any(lock._waiters for lock in cache._locks.values()))
+        node.wanted = False
+        with pytest.raises(RuntimeUnavailableError, match="nobody wants it"):
+            await first
+        await until(lambda: bool(cache._reserved))
+        third = asyncio.create_task(cache.bring(wants(rank=2), permitted=lambda: True))
+        brought = [one.mounted["/data"] for one in await asyncio.gather(second, third)]
+        assert brought[0] == brought[1]
+        assert (Path(brought[0]) / "a.bin").read_bytes() == store.get("sets/a.bin")
+        cache.close()

@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import Struct, structs
@@ -59,7 +60,7 @@ class DataCache:
         self._discards = Discards(str(self._top / "discarded"))
         self._rclone = Rclone(settings)
         self._turns = asyncio.Semaphore(settings.data_copies)
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks = WeakValueDictionary[str, asyncio.Lock]()  # by digest, of the copies that starts wait for
         self._room = asyncio.Lock()
         self._reserved: dict[str, int] = {}  # bytes of the copies that are being made
         self.copying: dict[RunKey, tuple[int, int]] = {}  # bytes of the copy that a start waits for, of how many
@@ -109,15 +110,10 @@ class DataCache:
         """The folder of the node with the objects of one place."""
         objects = await self._rclone.objects(store, url)
         digest = digest_of(tenant, store.endpoint, url, objects)
-        lock = self._locks.setdefault(digest, asyncio.Lock())
-        try:
-            async with lock:
-                await asyncio.to_thread(self._note_use, key, digest)
-                if not await asyncio.to_thread(self._is_whole, digest, objects):
-                    await self._copy(key, digest, tenant, store, url, objects, permitted)
-        finally:
-            if not lock.locked():
-                self._locks.pop(digest, None)
+        async with self._locks.setdefault(digest, asyncio.Lock()):
+            await asyncio.to_thread(self._note_use, key, digest)
+            if not await asyncio.to_thread(self._is_whole, digest, objects):
+                await self._copy(key, digest, tenant, store, url, objects, permitted)
         return str(self._copies / digest)
 
     async def _copy(

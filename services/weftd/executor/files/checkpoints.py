@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 from collections import deque
+from weakref import WeakValueDictionary
 
 from weft.bus import Bus, BusError
 from weft.messages.files import PIECE_BYTES, Area, CheckpointRead, JobFile, ReadCheckpoint, ReadFile
@@ -34,23 +35,19 @@ class Checkpoints:
         self._files, self._bus, self._node_id = files, bus, node_id
         self._folders = files.folders(Area.CHECKPOINTS)
         self._coming = f"{self._folders.of(COMING)}/{node_id}"
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks = WeakValueDictionary[str, asyncio.Lock]()  # by job
         self._folders.discards.take(self._coming)  # copies that an earlier process did not finish
 
     async def bring(self, order: StartRun) -> None:
         """Have the checkpoint in the folder of the order's job, unless the job has one there. Raises
         BadCheckpointError; RuntimeUnavailableError if it cannot be had now, so that the start is tried again."""
         folder = self._folders.of(order.job_id)
-        lock = self._locks.setdefault(order.job_id, asyncio.Lock())
         try:
-            async with lock:
+            async with self._locks.setdefault(order.job_id, asyncio.Lock()):
                 if not await asyncio.to_thread(_has_entries, folder):
                     await self._copy(order, folder)
         except OSError as error:
             raise RuntimeUnavailableError(f"its checkpoint cannot be written now: {error.strerror or error}") from error
-        finally:
-            if not lock.locked():
-                self._locks.pop(order.job_id, None)
 
     async def _copy(self, order: StartRun, folder: str) -> None:
         """Raises BadCheckpointError, RuntimeUnavailableError, OSError."""
