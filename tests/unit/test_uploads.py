@@ -30,15 +30,17 @@ def store(tmp_path: Path) -> Iterator[ObjectStore]:
 
 
 class Node:
-    def __init__(self, home: Path, secret: str) -> None:
-        self.home, self.secret, self.clock = home, secret, 0.0
+    """`secrets`: the secrets of jobs that have others than `secret`."""
+
+    def __init__(self, home: Path, secret: str, **secrets: str) -> None:
+        self.home, self.secret, self.secrets, self.clock = home, secret, secrets, 0.0
 
     async def begins(self) -> Uploads:
         """An executor begins, whatever became of the one before."""
         bus = MemoryBus()
 
-        async def read(_: ReadSecrets) -> SecretsRead:
-            return SecretsRead(values={"WEFT_OBJECT_STORE": self.secret})
+        async def read(asked: ReadSecrets) -> SecretsRead:
+            return SecretsRead(values={"WEFT_OBJECT_STORE": self.secrets.get(asked.job_id, self.secret)})
 
         await bus.answer(ReadSecrets, read)
         return Uploads(
@@ -140,6 +142,23 @@ async def test_a_run_that_waits_for_its_upload_is_reported_as_running_and_one_th
     node.clock = STOPPING_SECONDS_MAX + 1
     assert not uploads.waits(ENDED, True)
     uploads.close()
+
+
+async def test_a_store_that_is_silent_delays_no_upload_of_another_tenant(store: ObjectStore, tmp_path: Path) -> None:
+    with object_store(tmp_path / "silent") as silent:
+        silent.pause()
+        waiting = [structs.replace(ASKED, job_id=f"slow{n}", tenant="bob") for n in range(4)]
+        slow = {asked.job_id: silent.secret for asked in waiting}
+        uploads = await Node(tmp_path / "home", store.secret, **slow).begins()
+        ended = [structs.replace(ENDED, key=RunKey.of(asked)) for asked in (*waiting, ASKED)]
+        for asked in (*waiting, ASKED):
+            (folder_of(uploads.begin(asked)) / "model.bin").write_bytes(b"7")
+        uploads.look(ended)
+        await until(lambda: not uploads.waits(ENDED, False))
+        assert store.get("out/model.bin") == b"7"
+        assert all(uploads.waits(one, False) for one in ended[:-1])
+        uploads.close()
+        silent.resume()
 
 
 async def test_outputs_that_no_run_wrote_are_removed(store: ObjectStore, tmp_path: Path) -> None:

@@ -31,11 +31,13 @@ from weftd.executor.files.discards import Discards
 from weftd.executor.files.secrets import object_store_of
 from weftd.executor.runs import RunKey, RuntimeUnavailableError
 from weftd.executor.thinking.caching import Copy, dropped_for
+from weftd.executor.turns import StartTurns
 
 logger = logging.getLogger(__name__)
 
 AWAY_SECONDS_MAX = 300.0  # a start waits so long for a store that does not give its data
 AWAY_MAX = 1000  # starts that are counted as waiting
+COPIES_AT_ONCE = 64  # for all tenants together: the store of one tenant may be slow for hours
 FREE_BYTES_MIN = 1 << 30  # that copies leave on the disk
 
 
@@ -59,7 +61,7 @@ class DataCache:
         self._copies, self._coming, self._runs = (self._top / name for name in ("copies", "coming", "runs"))
         self._discards = Discards(str(self._top / "discarded"))
         self._rclone = Rclone(settings)
-        self._turns = asyncio.Semaphore(settings.data_copies)
+        self._turns = StartTurns(at_once=COPIES_AT_ONCE, per_tenant=settings.data_copies)
         self._locks = WeakValueDictionary[str, asyncio.Lock]()  # by digest, of the copies that starts wait for
         self._room = asyncio.Lock()
         self._reserved: dict[str, int] = {}  # bytes of the copies that are being made
@@ -130,7 +132,7 @@ class DataCache:
         if size > self._settings.data_bytes_max:
             most = size_text(self._settings.data_bytes_max)
             raise NoDataError(f"{url} has {size_text(size)}; the cache of this node has {most}")
-        async with self._turns:
+        async with self._turns.one(tenant):
             async with self._room:
                 await asyncio.to_thread(self._make_room, digest, size, url)
                 self._reserved[digest] = size

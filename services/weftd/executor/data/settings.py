@@ -6,7 +6,7 @@ from msgspec import Struct
 class DataSettings(Struct, frozen=True, kw_only=True):
     data_bytes_max: int = 100 << 30  # all copies of the node; a mount that is larger is refused
     data_transfers: int = 8  # objects that are copied at once, by one copy
-    data_copies: int = 2  # copies at once
+    data_copies: int = 2  # copies, and uploads, of one tenant at once
     data_silent_seconds: float = 60.0  # a copy that moves no byte for so long is ended, and tried again
     data_upload_seconds: float = 60.0  # between two uploads of the outputs of a run that goes on
     data_rclone: str = ""  # the path of the program; empty: found beside Python, or in PATH

@@ -28,12 +28,14 @@ from weftd.executor.data.settings import DataSettings
 from weftd.executor.files.discards import Discards
 from weftd.executor.files.secrets import MissingSecretsError, object_store_of
 from weftd.executor.runs import Run, RunKey, RuntimeUnavailableError
+from weftd.executor.turns import StartTurns
 
 logger = logging.getLogger(__name__)
 
 AWAY_SECONDS_MAX = 300.0  # the upload of a run that ended is tried again for so long
 STOPPING_SECONDS_MAX = 200.0  # the whole upload of a run that was told to stop: the node must report its end in time
 AGAIN_SECONDS = 3.0
+UPLOADS_AT_ONCE = 64  # of all tenants: a store that one of them names may be slow for hours
 KEPT_SECONDS = 7 * 86400.0  # outputs that were given up
 
 
@@ -63,7 +65,7 @@ class Uploads:
         self._top = home / "data" / "outputs"
         self._discards = Discards(str(home / "data" / "discarded"))
         self._rclone = Rclone(settings)
-        self._turns = asyncio.Semaphore(settings.data_copies)
+        self._turns = StartTurns(at_once=UPLOADS_AT_ONCE, per_tenant=settings.data_copies)
         self._tasks: dict[RunKey, asyncio.Task[None]] = {}
         self._next: dict[RunKey, float] = {}  # when a run that goes on is uploaded again
         self._again: dict[RunKey, float] = {}  # when the last upload of a run is tried again
@@ -139,7 +141,7 @@ class Uploads:
     async def _upload(self, key: RunKey, *, is_last: bool) -> None:
         record = self._records()[key]
         try:
-            async with self._turns:
+            async with self._turns.one(record.order.tenant):
                 name = record.order.object_store or ""
                 store = store_of(await object_store_of(record.order, self._bus, node_id=self._node_id), name)
                 for folder, url in record.urls.items():
