@@ -6,7 +6,7 @@ import pytest
 
 from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weft.domain.labels import LABELS_MAX, Marking, changed, labels_of
-from weft.domain.labels.where import DEPTH_MAX, WhereError, matches, parsed
+from weft.domain.labels.where import DEPTH_MAX, TESTS_MAX, WhereError, matches, parsed
 from weft.domain.spec import WHERE_CHARACTERS_MAX
 
 HERE = {"zone": "a", "nvlink": "", "acme.com/rack": "r 7"}
@@ -68,6 +68,8 @@ def test_an_expression_does_not_match(text: str) -> None:
         ("-x", 1, "neither a label"),
         ("x" * 64, 1, "neither a label"),
         ("!" * (DEPTH_MAX + 1) + "a", DEPTH_MAX + 1, "levels"),
+        ("||".join(["a"] * (TESTS_MAX + 1)), 3 * TESTS_MAX + 1, "more than 64 labels"),
+        ("||".join(["!!!a"] * (TESTS_MAX // 4 + 1)), 6 * (TESTS_MAX // 4) + 1, "more than 64 labels"),
         ("a" + " " * WHERE_CHARACTERS_MAX, WHERE_CHARACTERS_MAX + 1, "at most"),
     ],
 )

@@ -6,7 +6,8 @@
             | LABEL "==" TEXT | LABEL "!=" TEXT | LABEL "in" "[" TEXT ("," TEXT)* "]"
 
 A label alone asks that the node has it, whatever its value. `!=` holds too where there is no such label. Each
-expression ends: it has no loops, no calls, at most `WHERE_CHARACTERS_MAX` characters and `DEPTH_MAX` levels.
+expression ends soon: it has no loops, no calls, and at most `WHERE_CHARACTERS_MAX` characters, `TESTS_MAX` tests and
+`DEPTH_MAX` levels. A scheduler evaluates it for each node, whenever it looks for a place.
 """
 
 import re
@@ -16,6 +17,7 @@ from functools import lru_cache
 from weft.domain.spec import WHERE_CHARACTERS_MAX
 
 DEPTH_MAX = 16  # levels of `(` and `!`
+TESTS_MAX = 64  # labels, `(` and `!`
 KEPT_MAX = 1024  # expressions
 SHOWN_MAX = 20  # characters of what was found in the place of what was expected
 
@@ -71,7 +73,7 @@ def _not(test: Test) -> Test:
 class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
-        self._depth = 0
+        self._depth = self._tests = 0
         self._at = 0  # where the next word begins, and where it ends
         self._end = 0
         self._kind = ""
@@ -97,9 +99,12 @@ class _Parser:
         return tests[0] if len(tests) == 1 else lambda labels: all(test(labels) for test in tests)
 
     def _test(self) -> Test:
+        begins = self._at
+        self._tests += 1
+        if self._tests > TESTS_MAX:
+            raise WhereError(begins + 1, f"more than {TESTS_MAX} labels, `(` and `!`; `in` compares with many values")
         if self._kind == "label":
             return self._of_label()
-        begins = self._at
         if self._word not in ("!", "("):
             raise self._expected("a label, `!` or `(`")
         self._depth += 1
