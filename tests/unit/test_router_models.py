@@ -1,6 +1,8 @@
 """The front for models: the model is found in any body, however it is cut, and what is said of it."""
 
+import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -8,11 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.runs import until
 from tests.support.tier import examples
 from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weftd.router.answers import question_of
 from weftd.router.bodies import Body, head_of
 from weftd.router.caddy import Proxy, configuration
+from weftd.router.front import Front
+from weftd.router.settings import RouterSettings
 from weftd.router.thinking.models import (
     MARKS_MAX,
     NO_OBJECT,
@@ -201,3 +206,46 @@ def test_a_model_that_no_client_could_name_is_refused_with_the_field(
         decode_spec(json.dumps(job).encode())
     assert refused.value.field == field
     decode_spec(json.dumps({**job, "kind": "inference", "service": {"model": {"name": "org/m:8b"}}}).encode())
+
+
+LARGE = 900_000  # more than a socket takes for a side that does not read
+
+
+async def test_bodies_of_one_tenant_that_no_service_reads_refuse_no_other_tenants(tmp_path: Path) -> None:
+    """The last body of alice is refused: the front keeps two already. One of bob is passed on."""
+    came, go_on, writers = list[bytes](), asyncio.Event(), list[asyncio.StreamWriter]()
+
+    async def inside(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.append(await reader.readuntil(b"\r\n\r\n"))
+        await go_on.wait()
+        await reader.readexactly(LARGE)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        writer.close()
+
+    async def asked(tenant: str) -> asyncio.StreamReader:
+        """The answer to a large request of a tenant, as Caddy sends it to the front."""
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "front")
+        writers.append(writer)
+        body = b'{"messages": "%b", "model": "m"}' % (b"x" * LARGE)
+        head = f"POST /v1/completions HTTP/1.1\r\nX-Weft-Tenant: {tenant}\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        return reader
+
+    front = Front(RouterSettings(model_bodies_bytes_max=4_000_000), inside=tmp_path / "inside", told=1)
+    async with (
+        await asyncio.start_unix_server(inside, tmp_path / "inside", limit=1024),
+        await asyncio.start_unix_server(front.serve, tmp_path / "front"),
+    ):
+        answers = [await asked("alice"), await asked("alice")]
+        await until(lambda: len(came) == 2)
+        refused = await asked("alice")
+        assert (await refused.readline()).startswith(b"HTTP/1.1 503 ")
+        answers.append(await asked("bob"))
+        await until(lambda: len(came) == 3)
+        assert not any(b"tenant" in head.lower() for head in came)
+        go_on.set()
+        assert [(await answer.readline()).split()[1] for answer in answers] == [b"200"] * 3
+        for writer in writers:
+            writer.close()
+        await until(lambda: not front._kept)
+    front.close()

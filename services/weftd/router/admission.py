@@ -187,7 +187,7 @@ class Admission:
             else:
                 self._let_in(asking, asking.service)
         elif path in CALLS:
-            asking.connection.answer(to_front())
+            asking.connection.answer(to_front(asking.tenant))
         else:
             models = listed(one for one in self.table.with_models(asking.tenant) if asking.job in ("", one.job_id))
             name = unquote(path.removeprefix(LIST).removeprefix("/"))

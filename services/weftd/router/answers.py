@@ -126,9 +126,9 @@ def found(body: bytes) -> bytes:
     return _answer(200, {"Content-Type": "application/json", "Cache-Control": "no-store"}, body)
 
 
-def to_front() -> bytes:
+def to_front(tenant: str) -> bytes:
     """To the process that reads the model from the body."""
-    return _answer(200, {"X-Weft-To": "front", "X-Weft-Step": FRONT_STEP}, b"")
+    return _answer(200, {"X-Weft-To": "front", "X-Weft-Step": FRONT_STEP, "X-Weft-By": tenant}, b"")
 
 
 def preflight(shown_to: str) -> bytes:

@@ -273,7 +273,7 @@ def _ask(proxy: Proxy, *, again: bool) -> Json:
 
 def _to_front(proxy: Proxy) -> Json:
     """A request whose model is not known yet. Its address differs from that of all that goes to replicas, by which
-    Caddy counts them. The client's own headers are passed on as they are."""
+    Caddy counts them. The client's own headers are passed on as they are, with the tenant, whose bodies are bounded."""
     return {
         "match": [{"vars": {"weft_step": [FRONT_STEP]}}],
         "handle": [
@@ -282,6 +282,7 @@ def _to_front(proxy: Proxy) -> Json:
                 "upstreams": [{"dial": f"unix/{proxy.front}"}],
                 "load_balancing": {"try_duration": ADMISSION_SECONDS, "try_interval": "50ms"},
                 "flush_interval": FLUSHED,  # with -1 Caddy would read on for a client that has left
+                "headers": {"request": {"set": {"X-Weft-Tenant": ["{http.vars.weft_by}"]}}},
                 "transport": {
                     "protocol": "http",
                     **NO_PROXY,

@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 import sys
+from collections import Counter
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -33,7 +34,9 @@ logger = logging.getLogger(__name__)
 PIECE_BYTES = 64 << 10
 HEAD_BYTES_MAX = 256 << 10  # Caddy lets no larger one through
 LINGER_SECONDS = 5.0  # for the rest of a request that was refused
-DROPPED = frozenset({b"connection", b"expect", b"accept-encoding"})  # an answer that is not compressed can be read
+DROPPED = frozenset(
+    {b"connection", b"expect", b"accept-encoding", b"x-weft-tenant"}
+)  # an answer that is not compressed can be read
 
 
 class RefusedError(Exception):
@@ -42,13 +45,38 @@ class RefusedError(Exception):
         self.refusal = refusal
 
 
+class Kept:
+    """The bytes of one body that the front keeps in its memory. `of_tenants`: those of all bodies. Each tenant that
+    keeps any may keep an equal part of `most`, and a part is left for one that comes: whoever sends large bodies and
+    then nothing, or to a service that does not answer, refuses nobody else's."""
+
+    def __init__(self, of_tenants: Counter[str], tenant: str, most: int) -> None:
+        self._of_tenants, self._tenant, self._most = of_tenants, tenant, most
+        self._bytes = 0
+
+    def take(self, count: int) -> None:
+        """Raises RefusedError."""
+        tenants = len(self._of_tenants.keys() | {self._tenant})
+        if (self._of_tenants[self._tenant] + count) * (tenants + 1) > self._most:
+            words = "the router holds too many bytes of bodies of this tenant: send `model` first, or smaller bodies"
+            raise RefusedError(Refused(503, words, 1.0))
+        self._of_tenants[self._tenant] += count
+        self._bytes += count
+
+    def free(self) -> None:
+        self._of_tenants[self._tenant] -= self._bytes
+        self._bytes = 0
+        if not self._of_tenants[self._tenant]:
+            del self._of_tenants[self._tenant]
+
+
 class Front:
     """`inside`: the socket of Caddy for requests whose model is known; `told`: the port of the admission process."""
 
     def __init__(self, settings: RouterSettings, *, inside: Path, told: int) -> None:
         self._most, self._all_most = settings.model_body_bytes_max, settings.model_bodies_bytes_max
         self._inside = inside
-        self._held = 0  # bytes of all bodies whose model is not known
+        self._kept = Counter[str]()  # bytes of bodies, by tenant
         self._boot, self._numbers = token_hex(8), count(1)
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
@@ -59,35 +87,32 @@ class Front:
         call = f"{self._boot}.{next(self._numbers)}"
         try:
             head = head_of(await from_caddy.readuntil(b"\r\n\r\n"))
-            body = Body(head)
+            body, tenant = Body(head), head.fields.get(b"x-weft-tenant", b"").decode(errors="replace")
+            kept = Kept(self._kept, tenant, self._all_most)
             try:
-                finder = await self._found(from_caddy, body)
+                finder = await self._found(from_caddy, body, kept)
+                await self._passed(call, head, body, finder, kept, from_caddy, to_caddy)
             except RefusedError as error:
                 await _refuse(error.refusal, from_caddy, to_caddy)
-            else:
-                await self._passed(call, head, body, finder, from_caddy, to_caddy)
+            finally:
+                kept.free()
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
             pass  # a side has left; or what came is no HTTP, which Caddy does not send
         finally:
             to_caddy.close()
 
-    async def _found(self, reader: asyncio.StreamReader, body: Body) -> ModelFinder:
+    async def _found(self, reader: asyncio.StreamReader, body: Body, kept: Kept) -> ModelFinder:
         """The body, read until its model was found. Raises RefusedError."""
         finder = ModelFinder()
-        try:
-            while not body.over and not finder.over:
-                if len(finder.read) > self._most:
-                    words = f"`model` is not within the first {self._most} bytes of the body: put it first"
-                    raise RefusedError(Refused(413, words, param="model"))
-                if self._held > self._all_most:
-                    raise RefusedError(Refused(503, "the router reads too many large bodies at once", 1.0))
-                piece = body.feed(await _read(reader))
-                self._held += len(piece)
-                finder.feed(piece)
-                await asyncio.sleep(0)
-            finder.end()
-        finally:
-            self._held -= len(finder.read)
+        while not body.over and not finder.over:
+            if len(finder.read) > self._most:
+                words = f"`model` is not within the first {self._most} bytes of the body: put it first"
+                raise RefusedError(Refused(413, words, param="model"))
+            piece = body.feed(await _read(reader))
+            kept.take(len(piece))
+            finder.feed(piece)
+            await asyncio.sleep(0)
+        finder.end()
         if finder.wrong:
             raise RefusedError(Refused(400, finder.wrong, param="model"))
         assert finder.model is not None, "it was found, or something is wrong"
@@ -101,6 +126,7 @@ class Front:
         head: Head,
         body: Body,
         finder: ModelFinder,
+        kept: Kept,
         from_caddy: asyncio.StreamReader,
         to_caddy: asyncio.StreamWriter,
     ) -> None:
@@ -110,9 +136,9 @@ class Front:
         try:
             inside.setblocking(False)
             await asyncio.get_running_loop().sock_connect(inside, str(self._inside))
-            begin = head.told(without=DROPPED, more=more) + body.framed(bytes(finder.read))
+            begin = [head.told(without=DROPPED, more=more), body.framed(bytes(finder.read))]
             finder.read.clear()
-            sends = asyncio.create_task(_sent(begin, from_caddy, body, inside))
+            sends = asyncio.create_task(_sent(begin, kept, from_caddy, body, inside))
             answers = asyncio.create_task(_answered(inside, to_caddy))
             try:
                 await asyncio.wait((sends, answers), return_when=asyncio.FIRST_COMPLETED)
@@ -127,6 +153,9 @@ class Front:
         finally:
             inside.close()
 
+    def close(self) -> None:
+        self._socket.close()
+
     def _tell(self, **fields: object) -> None:
         with suppress(OSError):  # a count that is lost harms nobody
             self._socket.sendto(msgspec.json.encode(fields), self._told)
@@ -139,14 +168,18 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
     return piece
 
 
-async def _sent(begin: bytes, reader: asyncio.StreamReader, body: Body, inside: socket.socket) -> bool:
+async def _sent(
+    begin: list[bytes], kept: Kept, reader: asyncio.StreamReader, body: Body, inside: socket.socket
+) -> bool:
     """Send the request and the rest of its body, and wait until the client leaves. False: it has left; True: Caddy
-    reads no more of the body, since it answers already."""
+    reads no more of the body, since it answers already. `begin` is emptied: an answer may last for hours."""
     loop = asyncio.get_running_loop()
     try:
-        await loop.sock_sendall(inside, begin)
+        while begin:
+            await loop.sock_sendall(inside, begin.pop(0))
     except OSError:
         return True
+    kept.free()
     while not body.over:
         try:
             piece = await _read(reader)
@@ -191,6 +224,7 @@ async def run(given: argparse.Namespace, stop: asyncio.Event) -> None:
         await stop.wait()
     finally:
         server.close()
+        front.close()
 
 
 def arguments() -> argparse.Namespace:
