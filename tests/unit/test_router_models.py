@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,13 @@ from weftd.router.caddy import Proxy, configuration
 from weftd.router.front import Front
 from weftd.router.settings import RouterSettings
 from weftd.router.thinking.models import (
+    LISTED_MAX,
     MARKS_MAX,
     NO_OBJECT,
     NO_TEXT,
     NOT_SAID,
     ModelFinder,
-    listed,
+    list_of,
     no_model,
     problem_of,
     refusal_of,
@@ -131,6 +133,17 @@ def service(job_id: str, seq: int, *models: str, tenant: str = "alice", served: 
     )
 
 
+def names_of(body: bytes) -> list[str]:
+    return [model["id"] for model in msgspec.json.decode(body)["data"]]
+
+
+def test_a_list_of_models_has_a_bound_and_those_of_the_newest_services() -> None:
+    services = [service(f"s{n}", n, *(f"{n}-{name}" for name in range(300))) for n in range(8)]
+    names = names_of(list_of(services))
+    assert (len(names), names) == (LISTED_MAX, sorted(names))
+    assert Counter(name.split("-")[0] for name in names) == {"7": 300, "6": 300, "5": 300, "4": 100}
+
+
 def test_of_several_services_with_a_model_the_newest_that_was_ready_answers_and_no_other_tenants() -> None:
     table = ServiceTable([service("a", 1, "m", served=True), service("b", 2, "m"), service("c", 3, "m", tenant="bob")])
     assert table.of_model("alice", "m") == service("a", 1, "m", served=True)
@@ -140,7 +153,7 @@ def test_of_several_services_with_a_model_the_newest_that_was_ready_answers_and_
     found_now = table.of_model("alice", "m")
     assert found_now is not None
     assert found_now.job_id == "b"
-    assert sorted(listed(table.with_models("alice"))) == ["m", "other"]
+    assert names_of(list_of(table.with_models("alice"))) == ["m", "other"]
     table.drop("b")
     assert table.of_model("alice", "m") is None
     table.drop("a")

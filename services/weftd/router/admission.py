@@ -27,7 +27,7 @@ from weftd.router.connections import AdmissionConnection
 from weftd.router.passages import Passages
 from weftd.router.thinking.backends import InFlightRequest
 from weftd.router.thinking.credentials import WEFT_TOKEN, cookie_tokens, header_token
-from weftd.router.thinking.models import CALLS, LIST, NO_TOKEN, list_of, listed, no_model, refusal_of
+from weftd.router.thinking.models import CALLS, LIST, NO_TOKEN, described, list_of, no_model, refusal_of
 from weftd.router.thinking.origins import is_foreign, page_of, shown_to
 from weftd.router.thinking.routes import Elsewhere, Refused, Route, client_token, route_of, unquote
 from weftd.router.thinking.routing import SAFE, Answer, Routing
@@ -189,12 +189,12 @@ class Admission:
         elif path in CALLS:
             asking.connection.answer(to_front(asking.tenant))
         else:
-            models = listed(one for one in self.table.with_models(asking.tenant) if asking.job in ("", one.job_id))
             name = unquote(path.removeprefix(LIST).removeprefix("/"))
             if not name:
-                asking.connection.answer(found(list_of(models)))
-            elif name in models:
-                asking.connection.answer(found(models[name]))
+                services = self.table.with_models(asking.tenant)
+                asking.connection.answer(found(list_of(one for one in services if asking.job in ("", one.job_id))))
+            elif self.table.of_model(asking.tenant, name, job=asking.job) is not None:
+                asking.connection.answer(found(described(name, asking.tenant)))
             else:
                 self._refuse(asking, no_model(name))
 

@@ -5,6 +5,8 @@ A client that knows only the router and the name of a model reaches the service 
 
 import re
 from collections.abc import Iterable
+from heapq import nlargest
+from itertools import islice
 
 import msgspec
 from msgspec import Struct
@@ -16,6 +18,7 @@ ROOT = "/v1/"
 LIST = "/v1/models"
 CALLS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 NAME_CHARS_MAX = 200
+LISTED_MAX = 1000  # models in one answer; others are found by their names
 SHOWN_MAX = 100  # characters of a client's text in a sentence
 
 NO_TOKEN = "the models of a tenant need its token: send 'Authorization: Bearer TOKEN' (`api_key` of OpenAI's clients)"
@@ -53,17 +56,22 @@ def problem_of(refusal: Refused) -> bytes:
     return msgspec.json.encode({"error": error})
 
 
-def listed(services: Iterable[RoutedService]) -> dict[str, bytes]:
-    """Each model by its name, as OpenAI's API describes one. If several services have a model, the newest counts."""
-    models = {}
-    for service in sorted(services, key=lambda one: one.seq):
+def described(name: str, tenant: str) -> bytes:
+    """A model as OpenAI's API describes one."""
+    return msgspec.json.encode(_Model(name, tenant))
+
+
+def list_of(services: Iterable[RoutedService]) -> bytes:
+    """The models of these services, by name: at most `LISTED_MAX`, those of the newest services. A tenant may have
+    thousands of services with hundreds of names, and this process answers all tenants' requests."""
+    owners: dict[str, str] = {}
+    for service in nlargest(LISTED_MAX, services, key=lambda one: one.seq):
         for name in service.models:
-            models[name] = msgspec.json.encode(_Model(name, service.tenant))
-    return models
-
-
-def list_of(models: dict[str, bytes]) -> bytes:
-    return b'{"object":"list","data":[' + b",".join(models[name] for name in sorted(models)) + b"]}"
+            owners.setdefault(name, service.tenant)
+        if len(owners) >= LISTED_MAX:
+            break
+    names = sorted(islice(owners, LISTED_MAX))
+    return b'{"object":"list","data":[' + b",".join(described(name, owners[name]) for name in names) + b"]}"
 
 
 def no_model(name: str) -> Refused:
