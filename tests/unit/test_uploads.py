@@ -32,8 +32,9 @@ def store(tmp_path: Path) -> Iterator[ObjectStore]:
 class Node:
     """`secrets`: the secrets of jobs that have others than `secret`."""
 
-    def __init__(self, home: Path, secret: str, **secrets: str) -> None:
+    def __init__(self, home: Path, secret: str, *, transfers: int = 8, **secrets: str) -> None:
         self.home, self.secret, self.secrets, self.clock = home, secret, secrets, 0.0
+        self.settings = DataSettings(data_transfers=transfers)
 
     async def begins(self) -> Uploads:
         """An executor begins, whatever became of the one before."""
@@ -46,7 +47,7 @@ class Node:
         return Uploads(
             self.home,
             bus,
-            DataSettings(),
+            self.settings,
             node_id="node-1",
             mode=0o700,
             clock=lambda: self.clock,
@@ -86,6 +87,32 @@ async def test_a_run_that_goes_on_is_uploaded_now_and_then(store: ObjectStore, t
     uploads.look([LIVE])
     await until(lambda: (store.root / BUCKET / "out" / "checkpoint").exists() and not uploads._tasks)
     uploads.close()
+
+
+async def test_a_run_cannot_have_files_of_its_node_uploaded(tmp_path: Path) -> None:
+    """It puts a link in the place of a folder while that is uploaded."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    with object_store(tmp_path / "store", "--bwlimit", "1M") as store:
+        node = Node(tmp_path / "home", store.secret, transfers=1)
+        uploads = await node.begins()
+        folder = folder_of(uploads.begin(ASKED))
+        (folder / "a").mkdir()
+        files = {str(number): os.urandom(MIB) for number in range(5)}
+        for name, data in files.items():
+            (folder / "a" / name).write_bytes(data)
+            (outside / name).write_bytes(b"of the node")
+        uploads.look([LIVE])
+        node.clock = 61.0
+        uploads.look([LIVE])
+        there = store.root / BUCKET / "out" / "a"
+        await until(lambda: there.is_dir() and any(there.iterdir()))
+        (folder / "a").rename(tmp_path / "elsewhere")
+        (folder / "a").symlink_to(outside)
+        await until(lambda: not uploads._tasks)
+        assert {name: store.get(f"out/a/{name}") for name in files} == files
+        assert not (folder.parent / "linked").exists()
+        uploads.close()
 
 
 async def test_an_executor_that_is_killed_loses_no_byte_of_an_upload(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 data/outputs/<job>-<epoch>-<rank>/upload.json   what is to be uploaded, written before the run starts
 data/outputs/<job>-<epoch>-<rank>/0/, 1/, …     the files of each output
+data/outputs/<job>-<epoch>-<rank>/linked/       the same files while they are uploaded and the run goes on
 data/outputs/<job>-<epoch>-<rank>/over          the upload after the end is done (empty), or was given up (why)
 
 All that is to be done is on the disk, so an executor that was killed goes on. The end of a run is reported once its
@@ -23,7 +24,8 @@ from msgspec import Struct, structs
 
 from weft.bus import Bus
 from weft.messages.nodes import StartRun
-from weftd.executor.data.rclone import NoDataError, Rclone, store_of
+from weftd.executor.data.linked import link_files
+from weftd.executor.data.rclone import NoDataError, Rclone, Store, store_of
 from weftd.executor.data.settings import DataSettings
 from weftd.executor.files.discards import Discards
 from weftd.executor.files.secrets import MissingSecretsError, object_store_of
@@ -35,7 +37,7 @@ logger = logging.getLogger(__name__)
 AWAY_SECONDS_MAX = 300.0  # the upload of a run that ended is tried again for so long
 STOPPING_SECONDS_MAX = 200.0  # the whole upload of a run that was told to stop: the node must report its end in time
 AGAIN_SECONDS = 3.0
-UPLOADS_AT_ONCE = 64  # of all tenants: a store that one of them names may be slow for hours
+UPLOADS_AT_ONCE = 64  # for all tenants together: the store of one tenant may be slow for hours
 KEPT_SECONDS = 7 * 86400.0  # outputs that were given up
 
 
@@ -145,7 +147,11 @@ class Uploads:
                 name = record.order.object_store or ""
                 store = store_of(await object_store_of(record.order, self._bus, node_id=self._node_id), name)
                 for folder, url in record.urls.items():
-                    await self._rclone.upload(store, str(self._top / str(key) / folder), url)
+                    written = str(self._top / str(key) / folder)
+                    if is_last:
+                        await self._rclone.upload(store, written, url)
+                    else:
+                        await self._upload_links(store, written, str(self._top / str(key) / "linked"), url)
         except (RuntimeUnavailableError, NoDataError, MissingSecretsError, OSError) as error:
             logger.warning("the outputs of %s are not uploaded yet: %s", key, error)
             self._again[key] = self._clock() + AGAIN_SECONDS
@@ -162,6 +168,15 @@ class Uploads:
         finally:
             self._next[key] = self._clock() + self._settings.data_upload_seconds
             self._tasks.pop(key, None)
+
+    async def _upload_links(self, store: Store, written: str, links: str, url: str) -> None:
+        """Upload files of a run that goes on. It may change its folders meanwhile, so rclone reads links to them."""
+        self._discards.take(links)  # an executor that was killed left them
+        try:
+            await asyncio.to_thread(link_files, written, links)
+            await self._rclone.upload(store, links, url)
+        finally:
+            self._discards.take(links)
 
     def _note_bug(self, key: RunKey, task: asyncio.Task[None]) -> None:
         """A mistake of this program must not hold the end of a run for ever."""
