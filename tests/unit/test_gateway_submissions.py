@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -14,7 +15,7 @@ from weft.store.tenants import Access
 from weftd.gateway.allowances import Allowances
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.readmodel.snapshots import Snapshots
-from weftd.gateway.submissions import LARGE_BYTES, Submissions
+from weftd.gateway.submissions import ELEMENT_SECONDS, LARGE_BYTES, Submissions
 from weftd.gateway.wakeup import Wakeups
 
 QUIET, BUSY = Access(tenant="quiet"), Access(tenant="busy")
@@ -35,11 +36,15 @@ class World:
             registry=None,
             bus=MemoryBus(),
             wakeups=Wakeups(MemoryBus()),
-            charge=lambda tenant, seconds: None,
+            charge=self._charge,
             now=lambda: self.now,
             characters=self._characters,
         )
         self._count = 0
+        self.charged = defaultdict[str, float](float)
+
+    def _charge(self, tenant: str, seconds: float) -> None:
+        self.charged[tenant] += seconds
 
     def _characters(self, count: int) -> str:
         self._count += 1
@@ -79,6 +84,19 @@ async def test_what_takes_long_to_read_delays_only_its_own_tenant(content: str) 
     assert await w.submit(BUSY, body_of()), "what is small is read at once"
     cycle.end()
     assert await waiting
+
+
+async def test_arrays_that_a_tenant_has_checked_delay_another_tenant_by_one_of_them() -> None:
+    w = await World().with_nodes()
+    role = {"gpus": 0, "cpus": 0.1, "memory": "64MiB"}
+    array = json.dumps({"name": "a", "command": ["true"], "array": "0-999", "roles": {"worker": role}}).encode()
+    checks = [asyncio.create_task(w.submissions.check(BUSY, array, content_type="application/json")) for _ in range(20)]
+    await asyncio.sleep(0)
+    quiet = array.replace(b"0-999", b"0-1")
+    assert await w.submit(QUIET, quiet)
+    assert sum(check.done() for check in checks) <= 2
+    assert {(await check).elements for check in checks} == {1000}
+    assert w.charged["busy"] >= 20 * 1000 * ELEMENT_SECONDS
 
 
 async def test_what_there_was_no_room_for_is_refused_unread_until_there_is_more() -> None:

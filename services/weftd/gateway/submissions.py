@@ -34,6 +34,7 @@ from weftd.gateway.wakeup import Wakeups
 DOCUMENTS_AT_ONCE = 2
 LARGE_BYTES = 64 << 10  # such a specification is read in a thread, one of a tenant at a time
 LARGE_AT_ONCE = 2
+ELEMENT_SECONDS = 6e-6  # of the processor, to make one element of an array
 SHORT_SECONDS = 600.0  # a job with a lower time limit does not need to write checkpoints
 _NAMES_SHOWN_MAX = 20  # in one note
 KEY_CHARACTERS_MAX = 255
@@ -74,7 +75,7 @@ class Submissions:
         self._bus = bus
         self.documents = ConcurrencyLimit("documents in YAML", at_once=DOCUMENTS_AT_ONCE, per_tenant=1)
         self.large = ConcurrencyLimit("large specifications", at_once=LARGE_AT_ONCE, per_tenant=1)
-        self._making = asyncio.Lock()  # one array at a time: each may have many megabytes
+        self.arrays = ConcurrencyLimit("arrays", at_once=1, per_tenant=1)  # each may have many megabytes
         self.no_room = NoRoom(store=store, allowances=allowances)
         self._wakeups = wakeups
         self._charge = charge
@@ -126,8 +127,8 @@ class Submissions:
             await check_stored(self._store, who.tenant, spec, at=self._now())
             elements = 0
             if spec.is_array:
-                async with self._making:
-                    elements = len(await self._elements(spec, f"{ARRAY_PREFIX}check"))
+                async with self.arrays.one(who.tenant):
+                    elements = len(await self._elements(who.tenant, spec, f"{ARRAY_PREFIX}check"))
         return http.Checked(spec=spec, notes=notes_on(spec), elements=elements)
 
     async def _stored(
@@ -159,8 +160,8 @@ class Submissions:
             )
             return stored, 0
         array = f"{ARRAY_PREFIX}{name}"
-        async with self._making:
-            elements = await self._elements(wanted, array)
+        async with self.arrays.one(who.tenant, patient=True):
+            elements = await self._elements(who.tenant, wanted, array)
             stored = await self._store.submit_array(
                 elements,
                 given=spec,
@@ -173,9 +174,11 @@ class Submissions:
             )
         return stored, len(elements)
 
-    async def _elements(self, spec: JobSpec, array: str) -> list[tuple[str, JobSpec]]:
+    async def _elements(self, tenant: str, spec: JobSpec, array: str) -> list[tuple[str, JobSpec]]:
+        """The elements of an array, for which its tenant pays, whether they are stored or not."""
         try:
             elements = await asyncio.to_thread(elements_of, spec, array)
+            self._charge(tenant, ELEMENT_SECONDS * len(elements))
         except SpecError as error:
             status = 413 if isinstance(error, ArrayTooLargeError) else 400
             raise RejectedError(status, error.field, error.reason) from None
