@@ -5,6 +5,7 @@ import io
 import json
 import os
 import signal
+from functools import partial
 
 import aiohttp
 import aiohttp.web
@@ -13,9 +14,11 @@ import pytest
 
 from tests.support.gateway import until
 from tests.support.routers import Replica, Town
+from weft.messages.serving import ServiceServed
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 HELLO = [{"role": "user", "content": "Hello"}]
+METRICS = 'vllm:num_requests_waiting{model_name="m"} 2.0\nvllm:kv_cache_usage_perc{model_name="m"} 0.5\n'
 
 
 def part(text: str) -> bytes:
@@ -32,6 +35,8 @@ class Engine:
         self.came = asyncio.Semaphore(0)
 
     async def __call__(self, request: aiohttp.web.Request) -> aiohttp.web.StreamResponse:
+        if request.path == "/metrics":
+            return aiohttp.web.Response(text=METRICS)
         body = await request.json()
         self.bodies.append(body)
         self.headers.append(dict(request.headers))
@@ -53,6 +58,15 @@ class Engine:
             await self.came.acquire()
         await stream.write(b"data: [DONE]\n\n")
         return stream
+
+
+def told(there: Town) -> ServiceServed:
+    """The newest report of the service."""
+    return there.served[-1].services[0]
+
+
+def has_tokens(there: Town, tokens: int) -> bool:
+    return told(there).tokens_out == tokens
 
 
 def client_of(there: Town, tenant: str = "alice") -> openai.AsyncOpenAI:
@@ -96,6 +110,56 @@ async def test_each_part_of_a_stream_passes_at_once(there: Town, engine: Engine)
             texts.append(event.choices[0].delta.content)
             engine.came.release()
     assert texts == ["Hi", " there", "!"]
+
+
+async def test_the_tokens_of_answers_and_the_metrics_of_engines_are_reported(there: Town, engine: Engine) -> None:
+    engine.came = asyncio.Semaphore(3)
+    async with client_of(there) as client:
+        await client.chat.completions.create(model="chat", messages=HELLO)  # type: ignore[call-overload]
+        stream = await client.chat.completions.create(model="chat", messages=HELLO, stream=True)  # type: ignore[call-overload]
+        assert len([event async for event in stream]) == 3
+    await until(lambda: told(there).tokens_out == 6)
+    served = told(there)
+    assert served.tokens_in == 5, "the client of the stream asked for no usage"
+    assert sum(served.first_tokens.values()) == sum(served.token_times.values()) == 1
+    await until(lambda: told(there).replicas[0].kv_used == 0.5)
+    assert told(there).replicas[0].engine_waiting == 2
+    url = f"http://127.0.0.1:{there.admin_port}/metrics"
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        text = await answer.text()
+    assert 'weft_router_tokens_out_total{job_id="j-chat",tenant="alice"} 6.0' in text
+    assert 'weft_router_kv_cache_used{job_id="j-chat",tenant="alice"} 0.5' in text
+
+
+async def test_a_conversation_stays_at_its_replica(there: Town) -> None:
+    job = await there.service(public=False, model={"name": MODEL})
+    engines = [Engine() for _ in range(4)]
+    replicas = [await there.replica(rank, made) for rank, made in enumerate(engines)]
+    await there.tell(*(one.endpoint(job) for one in replicas))
+    await there.known(job, *range(4))
+    async with client_of(there) as client:
+        for talk in range(8):
+            messages = [{"role": "system", "content": "be kind"}, {"role": "user", "content": f"question {talk}"}]
+            for turn in range(3):
+                await client.chat.completions.create(model=MODEL, messages=messages)  # type: ignore[arg-type]
+                messages += [{"role": "assistant", "content": "yes"}, {"role": "user", "content": f"more {turn}"}]
+    asked = [{str(body["messages"][1]) for body in made.bodies} for made in engines]  # type: ignore[index]
+    assert sum(map(len, asked)) == 8, "each of the eight was at one replica"
+    assert sum(map(bool, asked)) > 1
+
+
+async def test_a_token_beyond_its_budget_is_refused_with_the_number(there: Town) -> None:
+    job = await there.service(public=False, model={"name": MODEL, "tokens_per_minute": 10})
+    await there.tell((await there.replica(0, Engine())).endpoint(job))
+    await there.known(job, 0)
+    async with client_of(there) as client:
+        for tokens in (3, 6):  # the answers have three each, and the prompts five
+            await client.chat.completions.create(model=MODEL, messages=HELLO)  # type: ignore[call-overload]
+            await until(partial(has_tokens, there, tokens))
+        with pytest.raises(openai.RateLimitError, match=r"[456] tokens more than its 10 a minute") as error:
+            await client.chat.completions.create(model=MODEL, messages=HELLO)  # type: ignore[call-overload]
+    assert error.value.code == "rate_limit_exceeded"
+    assert 20 <= int(error.value.response.headers["retry-after"]) <= 36
 
 
 async def test_a_client_that_leaves_frees_its_place_at_the_engine(there: Town, engine: Engine) -> None:

@@ -15,10 +15,10 @@ from tests.support.runs import until
 from tests.support.tier import examples
 from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weftd.router.answers import question_of
-from weftd.router.bodies import Body, head_of
 from weftd.router.caddy import Proxy, configuration
 from weftd.router.front import Front
 from weftd.router.settings import RouterSettings
+from weftd.router.thinking.bodies import Body, head_of
 from weftd.router.thinking.models import (
     LISTED_MAX,
     MARKS_MAX,
@@ -51,6 +51,45 @@ def found(pieces: list[bytes]) -> ModelFinder:
     return finder
 
 
+def beginning(body: dict[str, Any], size: int = 1 << 20) -> str:
+    text = json.dumps(body).encode()
+    return found([text[at : at + size] for at in range(0, len(text), size)]).prompt
+
+
+def said(role: str, text: str) -> dict[str, str]:
+    return {"role": role, "content": text}
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(
+    size=st.integers(1, 5000),
+    first=st.text(max_size=50) | st.just("long " * 9000),
+    model_first=st.booleans(),
+)
+def test_a_conversation_begins_alike_in_each_turn_however_it_is_cut(size: int, first: str, model_first: bool) -> None:
+    talk = [said("system", 'be "kind" {["role": "user"'), said("user", first)]
+    more = [*talk, said("assistant", "yes"), said("user", "and then?")]
+    bodies = [
+        {"model": "m", "messages": turn} if model_first else {"messages": turn, "model": "m"} for turn in (talk, more)
+    ]
+    one, other = (beginning(body, size) for body in bodies)
+    assert one == other != ""
+    assert one != beginning({"model": "m", "messages": [talk[0], said("user", "x" + first)]})
+
+
+def test_a_text_begins_alike_for_its_first_bytes_and_a_body_without_a_prompt_has_no_beginning() -> None:
+    text = "once upon a time " * 100
+    assert beginning({"model": "m", "prompt": text}) == beginning({"model": "m", "input": text + "more"}, 7) != ""
+    assert beginning({"model": "m", "prompt": [1, 2, 3]}) != ""
+    for body in (
+        {"model": "m"},
+        {"model": "m", "messages": 7},
+        {"model": "m", "tools": ["x" * 40_000], "messages": []},
+    ):
+        assert beginning(body, 1000) == ""
+    assert found([b'{"model": "a", "model": 7, "messages": [{}]}']).model == "a"
+
+
 @settings(max_examples=examples(500), deadline=None)
 @given(
     before=st.dictionaries(st.sampled_from(["messages", "prompt", "x", 'a"b\\']), JSON, max_size=3),
@@ -65,8 +104,8 @@ def test_the_model_is_found_however_the_body_is_cut(
     finder = found([text[at : at + size] for at in range(0, len(text), size)])
     assert (finder.model, finder.wrong) == (model, "")
     if finder.prompt_at:
-        last = [name for name in before if name in ("messages", "prompt")][-1]
-        assert text[finder.prompt_at :].startswith(json.dumps(before[last], indent=indent).encode()[:1])
+        first = next(name for name in before if name in ("messages", "prompt"))
+        assert text[finder.prompt_at :].startswith(json.dumps(before[first], indent=indent).encode()[:1])
 
 
 @pytest.mark.parametrize(

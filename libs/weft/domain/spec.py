@@ -369,12 +369,14 @@ class ServedModel(_Strict, frozen=True, kw_only=True):
     """The model that a service serves by OpenAI's API: each of the names leads to the service at the router's `/v1`.
 
     `aliases`: other names of the model. `adapters`: names of its adapters (LoRA), which the engine serves too. The body
-    of a request is passed on as it is, so that the engine must know each of these names.
+    of a request is passed on as it is, so that the engine must know each of these names. `tokens_per_minute`: that each
+    of Weft's tokens may use of it, prompts and answers together; the router refuses more with 429.
     """
 
     name: ModelName
     aliases: Annotated[tuple[ModelName, ...], Meta(max_length=32)] = ()
     adapters: Annotated[tuple[ModelName, ...], Meta(max_length=256)] = ()
+    tokens_per_minute: Annotated[int, Meta(ge=1, le=10**12)] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -412,11 +414,36 @@ class ServiceRules(_Strict, frozen=True, kw_only=True):
 
 
 class Objective(_Strict, frozen=True, kw_only=True):
-    """What an inference job promises its users."""
+    """The promise of an inference job to its users: how soon an answer begins (`latency`); where a model streams, how
+    soon its first token comes (`ttft`) and how long each further one takes (`tpot`).
 
-    latency: Duration
+    With `ttft`, `latency` may be left out and is the same, and `rate` may be left out and is 1: services of an earlier
+    version need both.
+    """
+
+    latency: Duration = ""
     percentile: Annotated[float, Meta(gt=0, lt=100)] = 99.0
-    rate: Annotated[float, Meta(gt=0, le=1e9, description="Requests per second.")]
+    rate: Annotated[float, Meta(gt=0, le=1e9, description="Requests per second.")] = 0.0
+    ttft: Duration | None = None
+    tpot: Duration | None = None
+
+    def __post_init__(self) -> None:
+        if self.tpot is not None and self.ttft is None:
+            raise ValueError("`tpot` is for the tokens after the first: expected `ttft` beside it")
+        for name, given in (("latency", self.latency), ("rate", self.rate)):
+            if not given and self.ttft is None:
+                raise ValueError(f"Object missing required field `{name}`")
+        if self.ttft is not None:
+            msgspec.structs.force_setattr(self, "latency", self.latency or self.ttft)
+            msgspec.structs.force_setattr(self, "rate", self.rate or 1.0)
+
+    @property
+    def ttft_seconds(self) -> float | None:
+        return None if self.ttft is None else duration_seconds(self.ttft)
+
+    @property
+    def tpot_seconds(self) -> float | None:
+        return None if self.tpot is None else duration_seconds(self.tpot)
 
 
 class MetricGoal(StrEnum):

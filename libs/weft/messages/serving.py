@@ -67,7 +67,8 @@ class EndpointsSeen(Message, frozen=True, kw_only=True):
 
 class ReplicaServed(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One replica as a router sees it. `answered` and `failed` are counts since the router knows it; `busy_seconds`:
-    the sum of the times that it took for the answers."""
+    the sum of the times that it took for the answers. By the metrics of its engine: the requests that wait there, and
+    the part of its KV cache in use; None: it does not say."""
 
     epoch: Epoch
     rank: Rank
@@ -76,6 +77,8 @@ class ReplicaServed(Struct, frozen=True, kw_only=True, omit_defaults=True):
     failed: Count = 0
     busy_seconds: Amount = 0.0
     draining: bool = False  # it is given no more requests
+    engine_waiting: Count | None = None
+    kv_used: Annotated[float, Meta(ge=0, le=1)] | None = None
 
 
 class ServiceServed(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -88,6 +91,11 @@ class ServiceServed(Struct, frozen=True, kw_only=True, omit_defaults=True):
     The buckets (as `Buckets` says, in seconds) count requests by how long they waited in the queue (`waits`), took from
     being given to a replica to the end of the answer (`services`), and took from arrival to the first byte of the
     answer (`totals`).
+
+    A service that serves a model has more, by the answers that the front for models read: `tokens_in` of prompts, of
+    which `tokens_cached` were in the engine's prefix cache, and `tokens_out`; `first_tokens`: requests by the time to
+    the first token, and `token_times`: by the mean time for each token after it, both of streams. Where the objective
+    is in these words, `totals` and `late` are, too.
     """
 
     job_id: JobId
@@ -101,6 +109,11 @@ class ServiceServed(Struct, frozen=True, kw_only=True, omit_defaults=True):
     waits: Buckets = {}
     services: Buckets = {}
     totals: Buckets = {}
+    tokens_in: Count = 0
+    tokens_out: Count = 0
+    tokens_cached: Count = 0
+    first_tokens: Buckets = {}
+    token_times: Buckets = {}
     replicas: Annotated[tuple[ReplicaServed, ...], Meta(max_length=REPLICAS_MAX)] = ()
 
 

@@ -16,6 +16,7 @@ from weft.serving.forecast import DAY_SECONDS
 from weft.serving.loads import Goal, ReplicaLoad, ServiceLoad, Sized
 from weft.serving.rules import ScalingRules
 from weft.serving.starts import LATE, StartTimes
+from weft.serving.tokens import KV_FULL, is_full, kv_used
 
 SHORT_SECONDS = 5.0  # replicas that are missing for so long have no GPU
 SETTLED_SECONDS = 10.0  # after a replica became ready: until then, late requests say nothing of the size
@@ -234,10 +235,12 @@ class PredictiveAutoscaler:
         return most
 
     def _alarm(self, load: ServiceLoad) -> bool:
-        """Are more requests late or refused than chance explains?"""
+        """Are more requests late or refused than chance explains, or are the KV caches of the engines full?"""
         rules = self._rules
         if not rules.alarms:
             return False
+        if is_full(load.replicas):
+            return True
         windows = self.demand.windows
         bad = windows.bad(rules.alarm_window)
         if load.queued:
@@ -289,7 +292,7 @@ class PredictiveAutoscaler:
         step = min(step, borrowed) if borrowed else step
         floor = max(goal.least, 1, self._reserve(share, at))
         for replicas in sorted({max(floor, wanted - step), max(floor, wanted - 1)}):
-            if replicas < wanted and self._suffices(replicas, rate, share, at):
+            if replicas < wanted and self._suffices(replicas, rate, share, at) and _holds(load, len(there), replicas):
                 self._shrank_at = at
                 sentence = f"{wanted} → {replicas}: enough for the recent peak of {rate:.3g} requests/s"
                 return Sized(replicas=replicas, cause=_cause(sentence, self._numbers(replicas)))
@@ -440,7 +443,9 @@ class PredictiveAutoscaler:
             why += " in a burst"
         elif self.demand.foreseen >= self.demand.rate > 0.0:
             why += " are usual at this time"
-        if alarm:
+        if alarm and is_full(load.replicas):
+            why += ", and the KV caches of its replicas are full"
+        elif alarm:
             why += ", more of them late or refused than the objective allows"
         if load.queued:
             why += f", {load.queued} wait"
@@ -452,6 +457,12 @@ class PredictiveAutoscaler:
         if shape is not None:
             numbers["service_seconds"] = round(shape.mean, 6)
         return numbers
+
+
+def _holds(load: ServiceLoad, there: int, replicas: int) -> bool:
+    """Would that number have room in their KV caches for what is in them now?"""
+    used = kv_used(load.replicas)
+    return used is None or used * there / replicas < KV_FULL
 
 
 def _cause(sentence: str, numbers: dict[str, float]) -> Cause:

@@ -17,6 +17,7 @@ from weft.serving.queueing import (
 )
 from weft.serving.rules import ScalingRules
 from weft.serving.slowdown import Slowdown
+from weft.serving.tokens import TokenPace
 
 KNOWN_ANSWERS = 20
 FRESH_PART = 0.2  # of the answers of a sample: with more of them from fresh replicas, it is left out
@@ -33,6 +34,7 @@ class ServiceCapacity:
         self._services, self._steady = ServiceTimes(), ServiceTimes()  # all; without those of fresh replicas
         self._before = CountsBefore(), CountsBefore(), CountsBefore()  # of the waits, the services and the totals
         self._slowdown = Slowdown()
+        self._pace = TokenPace(goal.percentile)
         self._mass, self._at = 0.0, 0.0  # how many times were measured, older ones counted less; and when the last was
         self._score_log, self._share_log = 0.0, 0.0  # means: of the GPUs and shares with which they were measured
         self._rate_mean = 0.0  # requests a second for each replica, when they were
@@ -84,6 +86,8 @@ class ServiceCapacity:
         self.speed = score * self._part(self._share)
         answers = sum(counts.values())
         mean = seconds_of(counts) / answers if answers else 0.0
+        if self._goal.tpot is not None:
+            self._pace.take(load, speed=len(ready) * self.speed)
         if self._goal.concurrency > 1:
             self._slowdown.take(answers, mean, len(ready) * self.speed, at=load.at)
         if not answers or (fresh and self._services is self._steady):
@@ -124,6 +128,8 @@ class ServiceCapacity:
         first = self._first
         late = self._late_alone(shape, slower, first, within)
         allowed = 1.0 - self._goal.percentile / 100.0
+        if self._goal.tpot is not None and not self._keeps_tokens(rate / replicas, share, aim):
+            return False
         if late > allowed / 2.0:
             # What takes too long even alone, with the largest share that can be had, is no reason for more replicas.
             idle = self._late_alone(shape, self._slower(0.0, self.share_most)[0], first, within)
@@ -138,6 +144,14 @@ class ServiceCapacity:
             within=within,
             arrivals=self.variation,
         )
+
+    def _keeps_tokens(self, each: float, share: int | None, aim: float) -> bool:
+        """Do the tokens after the first come soon enough, at `each` requests a second for a replica?"""
+        assert self._goal.tpot is not None, "only such services are asked"
+        speed = self._speed(share)
+        # Half the margin: a mean over the tokens of an answer varies less than a wait.
+        within = (1.0 + aim) / 2.0 * self._goal.tpot
+        return self._pace.keeps(each / speed, within=within, slower=self.speed / speed)
 
     def need(self, rate: float, *, share: int | None = None, aim: float, most: int = REPLICAS_MAX) -> int:
         """The fewest replicas that keep the latency at that rate; `most` if so many do not, or are not enough. It looks
@@ -229,7 +243,13 @@ class ServiceCapacity:
     def each(self, share: int | None = None) -> float:
         """The most requests a second that one replica can answer; 0 if not known."""
         shape = self.shape
-        return 0.0 if shape is None else self._goal.concurrency / (shape.mean * self._slower(0.0, share)[0])
+        if shape is None:
+            return 0.0
+        each = self._goal.concurrency / (shape.mean * self._slower(0.0, share)[0])
+        if self._goal.tpot is None:
+            return each
+        speed = self._speed(share)
+        return min(each, speed * self._pace.bears(within=self._goal.tpot, slower=self.speed / speed))
 
     def _late_alone(self, shape: Shape, slower: float, first: float, within: float) -> float:
         """As `late_alone`; asked for again within one decision, it is not computed again."""
@@ -268,6 +288,10 @@ class ServiceCapacity:
             return slower, False
         each /= speed
         return slower * self._slowdown.times(each) / self._slowdown.times(self._rate_mean), self._slowdown.full(each)
+
+    def _speed(self, share: int | None) -> float:
+        """The speed of a replica with that share, as `speed` is with the one of now."""
+        return exp(self._score_now) * self._part(self._share if share is None or self._share is None else share)
 
     def _part(self, share: int | None) -> float:
         """The speed with this share, as a part of the GPU's."""

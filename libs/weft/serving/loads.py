@@ -10,7 +10,8 @@ from weft.domain.job import Cause
 
 class Goal(Struct, frozen=True, kw_only=True):
     """What a service promises, and between what it may be sized. `latency` in seconds, to the first byte of the answer,
-    of `percentile` percent of the requests; `rate` per second. None: it has no objective.
+    of `percentile` percent of the requests; `tpot`: seconds for each token of a stream after the first, of as many, in
+    which case `latency` is to the first; `rate` per second. None: it has no objective.
 
     `share`: thousandths of a GPU that each replica asks for; `share_most`: what it may have. None: it has whole GPUs,
     or none.
@@ -20,6 +21,7 @@ class Goal(Struct, frozen=True, kw_only=True):
     most: int
     concurrency: int
     latency: float | None = None
+    tpot: float | None = None
     percentile: float = 99.0
     rate: float | None = None
     share: int | None = None
@@ -27,7 +29,8 @@ class Goal(Struct, frozen=True, kw_only=True):
 
 
 class ReplicaLoad(Struct, frozen=True, kw_only=True):
-    """One replica. `score`: the believed score of its GPU, 1.0 is typical, more is slower. `share`: thousandths."""
+    """One replica. `score`: the believed score of its GPU, 1.0 is typical, more is slower. `share`: thousandths. By its
+    engine: the requests that wait there, and the part of its KV cache in use; None: it does not say."""
 
     rank: int
     ready: bool
@@ -40,6 +43,8 @@ class ReplicaLoad(Struct, frozen=True, kw_only=True):
     borrowed: bool = False  # it has the GPU of another job
     started_at: float | None = None
     ready_at: float | None = None
+    engine_waiting: int | None = None
+    kv_used: float | None = None
 
 
 class RequestCounts(Struct, frozen=True, kw_only=True):
@@ -56,6 +61,8 @@ class RequestCounts(Struct, frozen=True, kw_only=True):
     waits: Mapping[int, int] = {}
     services: Mapping[int, int] = {}
     totals: Mapping[int, int] = {}
+    tokens_out: int = 0
+    token_times: Mapping[int, int] = {}
 
 
 class ServiceLoad(RequestCounts, frozen=True, kw_only=True):

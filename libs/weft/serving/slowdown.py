@@ -5,7 +5,7 @@ A replica that shares its GPU among its requests answers each in 1 / (a - b r) s
 one request alone, and a/b a second is the most that it can do. The line through (r, 1 / seconds) gives both.
 """
 
-from math import sqrt
+from math import inf, sqrt
 
 BLOCK_SECONDS = 10.0
 BLOCK_ANSWERS = 20
@@ -51,6 +51,17 @@ class Slowdown:
             return 1.0
         alone, slope = self._line
         return alone / max(FULL * alone, alone - slope * rate)
+
+    def mean(self, rate: float) -> tuple[float | None, bool]:
+        """How long it takes at that rate, and whether that is more than a replica can do; None: not known."""
+        return None if self._line is None else self.times(rate) / self._line[0], self.full(rate)
+
+    def rate(self, mean: float) -> float:
+        """The rate at which it takes that long; infinite: at any."""
+        if self._line is None or self._line[1] <= 0.0:
+            return inf
+        alone, slope = self._line
+        return max(0.0, (alone - 1.0 / mean) / slope)
 
     def full(self, rate: float) -> bool:
         """Is that more than a replica can do?"""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import count
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import structs
 
 from weft.store import StoreUnavailableError
 from weft.store.tenants import Access
@@ -24,15 +24,18 @@ from weftd.router.answers import (
 from weftd.router.caddy import H2C, HTTP, ONCE, step_of
 from weftd.router.clients import Peer
 from weftd.router.connections import AdmissionConnection
+from weftd.router.held import Call, EndTold, HeldQuestion, is_foreign_page, navigates, seconds_of
 from weftd.router.passages import Passages
 from weftd.router.thinking.backends import InFlightRequest
+from weftd.router.thinking.budgets import BYTES_PER_TOKEN, TokenBudgets
 from weftd.router.thinking.credentials import WEFT_TOKEN, cookie_tokens, header_token
-from weftd.router.thinking.models import CALLS, LIST, NO_TOKEN, described, list_of, no_model, refusal_of
-from weftd.router.thinking.origins import is_foreign, page_of, shown_to
+from weftd.router.thinking.models import CALLS, LIST, NO_TOKEN, described, list_of, no_model, over_budget, refusal_of
+from weftd.router.thinking.origins import page_of, shown_to
 from weftd.router.thinking.routes import Elsewhere, Refused, Route, client_token, route_of, unquote
 from weftd.router.thinking.routing import SAFE, Answer, Routing
 from weftd.router.thinking.table import RoutedService, ServiceTable
-from weftd.router.tokens import TokenCache, TooManyGuessesError, opens
+from weftd.router.thinking.usage import AnswerRead
+from weftd.router.tokens import TokenCache, TooManyGuessesError
 
 logger = logging.getLogger(__name__)
 
@@ -40,57 +43,12 @@ LOOKED_UP_MAX = 256  # tokens at once
 UNKNOWN = "there is no public service here; a service of your own needs a token of its tenant"
 USED = "this link was used, is too old, or is for another service: `weft open` prints another"
 BY_TOKEN, BY_COOKIE = "token", "cookie"
-EVENT_STREAM = "text/event-stream"
 HELD_SLACK = 1000
+CALLS_MAX = 100_000  # at the front for models, of which no end was heard
 FOREIGN = (
     "a page of another origin sent this request with the cookie of the person who looks at it; a program that has a"
     " token sends it as 'Authorization: Bearer TOKEN'"
 )
-
-
-class EndTold(Struct):
-    """One line of Caddy's log, or of the front for models. What is not known is empty or None. `left`: the call at the
-    front whose client has left."""
-
-    status: int = 0
-    request_id: str | None = None
-    first_ms: float | str | None = None
-    took_ms: float | str | None = None
-    left: str = ""
-
-
-class HeldQuestion(Struct):
-    """A request that the admission process has not answered."""
-
-    connection: AdmissionConnection
-    question: Question
-    route: Route
-    service: RoutedService | None = None
-    drops_authorization: bool = False
-    drops_query: bool = False  # the token of a Jupyter client
-    by: str = "public"  # how it was let in, for the replica
-    shown_to: str = ""  # the origin whose pages may read the answer
-    may_see: bool = False  # a token of the tenant, or of an administrator, came with it
-    tenant: str = ""  # the token's, at the front for models
-    job: str = ""  # the only one that the token opens, there
-    to: Elsewhere | None = None  # where a browser goes whose token was in the address
-    ends_with: str = ""  # the token with which the request must end; empty: it ends by itself
-
-    def opens(self, token: str, access: Access | None) -> bool:
-        """Return True if the token opens the service, or the front for models. A request of a person's session ends
-        with the session, and a request that may last ends with its token."""
-        service = self.service
-        if access is None:
-            return False
-        if self.route.front:
-            self.tenant, self.job = access.tenant, access.job
-            if not opens(access, access.job, access.tenant):
-                return False
-        elif service is None or not opens(access, service.job_id, service.tenant):
-            return False
-        if access.session or self.question.upgrade or EVENT_STREAM in self.question.accept:
-            self.ends_with = token
-        return True
 
 
 class Admission:
@@ -116,6 +74,8 @@ class Admission:
         self._tokens, self._domains, self._boot, self._clock = tokens, domains, boot, clock
         self._wake, self._drained, self._secure, self._passages = wake, drained, secure, passages
         self._held: dict[int, str] = {}  # the tokens of the requests that are relayed
+        self._calls: dict[str, Call] = {}  # at the front for models, the oldest first
+        self._budgets = TokenBudgets()
         self._tickets = count(1)
         self._waiting: dict[int, HeldQuestion] = {}
         self._looking_up: set[asyncio.Task[None]] = set()
@@ -185,7 +145,7 @@ class Admission:
             if asking.service is None:
                 self._refuse(asking, no_model(question.model))
             else:
-                self._let_in(asking, asking.service)
+                self._call(asking, asking.service)
         elif path in CALLS:
             asking.connection.answer(to_front(asking.tenant))
         else:
@@ -198,6 +158,35 @@ class Admission:
             else:
                 self._refuse(asking, no_model(name))
 
+    def _call(self, asking: HeldQuestion, service: RoutedService) -> None:
+        """A request whose model is known: within its budget, give it a replica."""
+        call, most, now = Call(service.job_id), service.tokens_per_minute, self._clock()
+        if most is not None:
+            queue, key = self.routing.queues[service.job_id], (service.job_id, asking.token)
+            if wait := self._budgets.wait(key, most / queue.routers, now):
+                over = self._budgets.over(key, most / queue.routers, now)
+                self._refuse(asking, over_budget(service, over, wait))
+                return
+            call.token, call.spent = asking.token, queue.counts.mean_tokens
+            self._budgets.spend(key, call.spent, most / queue.routers, now)
+        self._calls[asking.question.call] = call
+        if len(self._calls) > CALLS_MAX:
+            del self._calls[next(iter(self._calls))]
+        self._let_in(asking, service)
+
+    def _read(self, call: Call, read: AnswerRead) -> None:
+        """The front has read an answer, as much as came of it."""
+        queue = self.routing.queues.get(call.job_id)
+        if queue is None:
+            return
+        queue.read(read, waited=call.waited)
+        most = queue.service.tokens_per_minute
+        if call.token and most is not None:
+            asked = read.tokens_in if read.usage else read.asked // BYTES_PER_TOKEN
+            used = asked + read.tokens_out if 200 <= read.status < 300 else 0
+            key = (call.job_id, call.token)
+            self._budgets.spend(key, used - call.spent, most / queue.routers, self._clock())
+
     def _move(self, connection: AdmissionConnection, question: Question, to: Elsewhere) -> None:
         """To another address; with a code or a token in this one, once it has opened the service: nobody can put
         another one into the browser of a person."""
@@ -208,7 +197,7 @@ class Admission:
                 400, "a code in the address is for GET alone: a program sends 'Authorization: Bearer TOKEN'"
             )
             self._refuse(HeldQuestion(connection, question, Route()), refusal)
-        elif _is_foreign(question):
+        elif is_foreign_page(question):
             self._refuse(HeldQuestion(connection, question, Route()), Refused(403, FOREIGN))
         else:
             asking = HeldQuestion(connection, question, to.route, to=to)
@@ -233,7 +222,7 @@ class Admission:
         token = header_token(question.authorization) if question.authorization else ""
         asking.drops_authorization = token.startswith(WEFT_TOKEN)
         named, rest = client_token(question.uri) if "?" in question.uri else ("", "")
-        if named and _navigates(question):
+        if named and navigates(question):
             self._move(asking.connection, question, Elsewhere(rest, named, asking.route))
             return
         asking.drops_query = bool(named)
@@ -244,7 +233,7 @@ class Admission:
             self._open(asking, [token or named])
         elif not (tokens := cookie_tokens(question.cookie, asking.route.job)):
             self._refuse(asking, Refused(401, UNKNOWN))
-        elif _is_foreign(question):
+        elif is_foreign_page(question):
             self._refuse(asking, Refused(403, FOREIGN))
         else:
             asking.by = BY_COOKIE
@@ -340,8 +329,12 @@ class Admission:
 
     def _let_in(self, asking: HeldQuestion, service: RoutedService) -> None:
         ticket = next(self._tickets)
-        upgraded = bool(asking.question.upgrade)
-        self._follow(ticket, asking, self.routing.ask(ticket, service, self._clock(), upgraded=upgraded))
+        self._follow(ticket, asking, self._ask(ticket, asking, service))
+
+    def _ask(self, ticket: int, asking: HeldQuestion, service: RoutedService) -> InFlightRequest | Refused | None:
+        question = asking.question
+        upgraded, call, prompt = bool(question.upgrade), question.call, question.prompt
+        return self.routing.ask(ticket, service, self._clock(), upgraded=upgraded, call=call, prompt=prompt)
 
     def _again(self, connection: AdmissionConnection, question: Question) -> None:
         """Admit a request again that could not be passed on. Its path and its headers are already rewritten."""
@@ -376,6 +369,8 @@ class Admission:
             return
         service = asking.service
         assert service is not None, "only a request for a service is given a replica"
+        if (call := self._calls.get(answer.call)) is not None:
+            call.waited = answer.granted - answer.arrived
         moves = not asking.question.failed
         kept = HTTP if asking.question.method in SAFE else ONCE
         whole = asking.route.by_host or bool(asking.route.front)  # nothing is taken off the path
@@ -449,11 +444,13 @@ class Admission:
             return
         if told.left:
             self.leave_call(told.left)
+        if told.read is not None and (call := self._calls.pop(told.call, None)) is not None:
+            self._read(call, told.read)
         number = self._number(told.request_id or "")
         if not number:
             return
         self._held.pop(number, None)
-        first, took = (_seconds(ms) for ms in (told.first_ms, told.took_ms))
+        first, took = (seconds_of(ms) for ms in (told.first_ms, told.took_ms))
         request = self.routing.requests.get(number)
         if request is not None and not request.backend.replica.takes and len(request.backend.requests) == 1:
             self._drained()
@@ -468,16 +465,3 @@ def _with_trouble(refusal: Refused, service: RoutedService | None) -> Refused:
     if service is None or not service.trouble:
         return refusal
     return structs.replace(refusal, sentence=f"{refusal.sentence}: {service.trouble}")
-
-
-def _navigates(question: Question) -> bool:
-    page = page_of(question.page)
-    return page is not None and page.mode == "navigate" and question.method in ("GET", "HEAD")
-
-
-def _is_foreign(question: Question) -> bool:
-    return is_foreign(page_of(question.page), question.method, upgraded=bool(question.upgrade))
-
-
-def _seconds(milliseconds: float | str | None) -> float | None:
-    return milliseconds / 1000.0 if isinstance(milliseconds, float) else None

@@ -30,13 +30,15 @@ SAID = {
     b"x-weft-page": "page",
     b"x-weft-call": "call",
     b"x-weft-model": "model",
+    b"x-weft-prompt": "prompt",
 }
 
 
 class Question(msgspec.Struct):
     """One request as Caddy describes it. `failed`: id of the request that failed, `error` why, and `status` the answer
     that this would make; `page`: what a browser says of the page that asks, as `page_of` reads it. `call`: the id that
-    the front for models gave it, once it had read the `model` from the body."""
+    the front for models gave it, once it had read the `model` from the body;
+    `prompt`: the same for prompts that begin alike."""
 
     uri: str = ""
     method: str = ""
@@ -53,6 +55,7 @@ class Question(msgspec.Struct):
     page: str = ""
     call: str = ""
     model: str = ""
+    prompt: str = ""
 
 
 def question_of(head: bytes) -> Question:

@@ -37,7 +37,7 @@ FLUSHED = "2ms"  # after which what came of an answer goes on; a short answer go
 HEADER_BYTES_MAX = 64 << 10
 NO_PROXY: Json = {"network_proxy": {"from": "none"}, "compression": False}
 LET_IN_BY = "X-Weft-Auth"  # to a replica: `token` (in a header or the query), `cookie` or `public`
-OF_FRONT = ("X-Weft-Call", "X-Weft-Model")  # by the front for models, to admission alone
+OF_FRONT = ("X-Weft-Call", "X-Weft-Model", "X-Weft-Prompt")  # by the front for models, to admission alone
 NO_TOKEN = {"search_regexp": COOKIE, "replace": ""}
 OF_OTHERS: Json = {  # what a replica may not set: the router's cookies, and cookies of other services. Deferred, since
     # that alone holds for an answer that switches protocols, too.

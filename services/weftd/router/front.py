@@ -1,8 +1,9 @@
 """The front for models: `python -m weftd.router.front`, which the router keeps running, reads the model from a body.
 
-Caddy passes it each request for `/v1/…` whose token is in force. It reads the body until it has found `model`, and
-sends the request on to Caddy with that name: admission gives it to a replica of the service that serves the model.
-From then on it copies both ways, piece by piece.
+Caddy passes it each request for `/v1/…` whose token is in force. It reads the body until it has found `model` and
+the beginning of the prompt, and sends the request on to Caddy with that name and a hash: admission gives it to a
+replica of the service that serves the model, the same for prompts that begin alike. From then on it copies both ways,
+piece by piece, and tells admission how many tokens an answer had, and when.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import logging
 import os
 import socket
 import sys
+import time
 from collections import Counter
 from contextlib import suppress
 from functools import partial
@@ -24,10 +26,11 @@ import msgspec
 from weft.service.config import load
 from weft.service.start import main
 from weftd.router.answers import refused_front
-from weftd.router.bodies import Body, Head, head_of
 from weftd.router.settings import RouterSettings
+from weftd.router.thinking.bodies import Body, Head, head_of
 from weftd.router.thinking.models import NAME_CHARS_MAX, ModelFinder, no_model
 from weftd.router.thinking.routes import Refused
+from weftd.router.thinking.usage import AnswerReader
 
 logger = logging.getLogger(__name__)
 
@@ -84,14 +87,14 @@ class Front:
 
     async def serve(self, from_caddy: asyncio.StreamReader, to_caddy: asyncio.StreamWriter) -> None:
         """One request, and its answer."""
-        call = f"{self._boot}.{next(self._numbers)}"
+        call, began = f"{self._boot}.{next(self._numbers)}", time.monotonic()
         try:
             head = head_of(await from_caddy.readuntil(b"\r\n\r\n"))
             body, tenant = Body(head), head.fields.get(b"x-weft-tenant", b"").decode(errors="replace")
             kept = Kept(self._kept, tenant, self._all_most)
             try:
                 finder = await self._found(from_caddy, body, kept)
-                await self._passed(call, head, body, finder, kept, from_caddy, to_caddy)
+                await self._passed(call, began, head, body, finder, kept, from_caddy, to_caddy)
             except RefusedError as error:
                 await _refuse(error.refusal, from_caddy, to_caddy)
             finally:
@@ -105,7 +108,7 @@ class Front:
         """The body, read until its model was found. Raises RefusedError."""
         finder = ModelFinder()
         while not body.over and not finder.over:
-            if len(finder.read) > self._most:
+            if finder.model is None and len(finder.read) > self._most:
                 words = f"`model` is not within the first {self._most} bytes of the body: put it first"
                 raise RefusedError(Refused(413, words, param="model"))
             piece = body.feed(await _read(reader))
@@ -123,6 +126,7 @@ class Front:
     async def _passed(
         self,
         call: str,
+        began: float,
         head: Head,
         body: Body,
         finder: ModelFinder,
@@ -131,15 +135,17 @@ class Front:
         to_caddy: asyncio.StreamWriter,
     ) -> None:
         assert finder.model is not None, "only what names a model is passed on"
-        more = {"X-Weft-Call": call, "X-Weft-Model": quote(finder.model), "Connection": "close"}
+        more = {"X-Weft-Call": call, "X-Weft-Model": quote(finder.model), "X-Weft-Prompt": finder.prompt}
+        more["Connection"] = "close"
         inside = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             inside.setblocking(False)
             await asyncio.get_running_loop().sock_connect(inside, str(self._inside))
             begin = [head.told(without=DROPPED, more=more), body.framed(bytes(finder.read))]
             finder.read.clear()
+            reader = AnswerReader(head.lines[0].partition(b" ")[2])
             sends = asyncio.create_task(_sent(begin, kept, from_caddy, body, inside))
-            answers = asyncio.create_task(_answered(inside, to_caddy))
+            answers = asyncio.create_task(_answered(inside, to_caddy, reader, began))
             try:
                 await asyncio.wait((sends, answers), return_when=asyncio.FIRST_COMPLETED)
                 if not answers.done() and not sends.result():
@@ -147,6 +153,8 @@ class Front:
                 else:
                     await answers
             finally:
+                whole = answers.done() and not answers.cancelled() and answers.exception() is None
+                self._tell(call=call, read=reader.told(time.monotonic() - began, whole=whole, asked=body.length))
                 for task in (sends, answers):
                     task.cancel()
                 await asyncio.gather(sends, answers, return_exceptions=True)
@@ -195,13 +203,14 @@ async def _sent(
     return False
 
 
-async def _answered(inside: socket.socket, writer: asyncio.StreamWriter) -> None:
+async def _answered(inside: socket.socket, writer: asyncio.StreamWriter, reader: AnswerReader, began: float) -> None:
     """Copy the answer. Caddy may answer and close before it has read the whole body. A stream of asyncio would drop the
     answer when its write fails then; the socket gives it first, and the error after it."""
     loop = asyncio.get_running_loop()
     with suppress(ConnectionError):
         while piece := await loop.sock_recv(inside, PIECE_BYTES):
             writer.write(piece)
+            reader.feed(piece, time.monotonic() - began)
             await writer.drain()
 
 

@@ -1,10 +1,11 @@
 """The router's metrics, read from what the admission process counts when they are asked for."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from weft.messages.serving import BUCKET_FIRST_SECONDS, BUCKET_GROWTH
 from weftd.router.admission import Admission
 from weftd.router.thinking.service_queue import ServiceQueue
 
@@ -14,7 +15,17 @@ COUNTERS = {
     "weft_router_refused": ("refused", "Requests refused since too many wait (429)."),
     "weft_router_failed": ("failed", "Requests that a replica failed, or that waited too long."),
     "weft_router_late": ("late", "Requests answered later than the objective allows."),
+    "weft_router_tokens_in": ("tokens_in", "Tokens of prompts, as engines counted them."),
+    "weft_router_tokens_out": ("tokens_out", "Tokens of answers."),
+    "weft_router_tokens_cached": ("tokens_cached", "Tokens of prompts that were in the prefix cache of an engine."),
 }
+
+TIMES = (
+    ("weft_router_first_token_seconds", "From a request to the first token of its stream.", "first_tokens"),
+    ("weft_router_token_seconds", "The mean time of each token of a stream after the first.", "token_times"),
+)
+
+SHOWN = range(0, 69, 4)  # buckets of a histogram: 1 ms, 2 ms, … 131 s
 
 
 class RouterMeters:
@@ -43,6 +54,13 @@ class RouterMeters:
             passed.add_metric(_of(queue), sum(len(backend.requests) for backend in backends))
             ready.add_metric(_of(queue), sum(backend.replica.takes and not backend.gone for backend in backends))
         yield from (queued, passed, ready)
+        yield from _of_engines(queues, labels)
+        for metric, words, field in TIMES:
+            told = HistogramMetricFamily(metric, words, labels=labels)
+            for queue in queues:
+                if counted_times := getattr(queue.counts, field):
+                    told.add_metric(_of(queue), *_histogram(counted_times))
+            yield told
         lost = CounterMetricFamily("weft_router_ends_lost", "Requests whose end was never heard of.")
         lost.add_metric([], routing.lost)
         yield lost
@@ -50,6 +68,32 @@ class RouterMeters:
         for status, times in sorted(self._admission.refused.items()):
             refusals.add_metric([str(status)], times)
         yield refusals
+
+
+def _of_engines(queues: Iterable[ServiceQueue], labels: list[str]) -> Iterator[Metric]:
+    """Gauges of the engines of each service, where they have them."""
+    waiting = GaugeMetricFamily("weft_router_engine_waiting", "Requests that wait in the engines.", labels=labels)
+    used = GaugeMetricFamily(
+        "weft_router_kv_cache_used", "The part of the KV cache in use, the highest.", labels=labels
+    )
+    for queue in queues:
+        engines = [backend.engine for backend in queue.backends.values() if not backend.gone]
+        if lines := [engine.waiting for engine in engines if engine.waiting is not None]:
+            waiting.add_metric(_of(queue), sum(lines))
+        if parts := [engine.kv_used for engine in engines if engine.kv_used is not None]:
+            used.add_metric(_of(queue), max(parts))
+    yield from (waiting, used)
+
+
+def _histogram(counts: Mapping[int, int]) -> tuple[list[tuple[str, float]], float]:
+    """Cumulative, by the upper bounds of the buckets, and about the sum of all times."""
+    seconds = {bucket: BUCKET_FIRST_SECONDS * BUCKET_GROWTH**bucket for bucket in (*counts, *SHOWN)}
+    buckets = [
+        (f"{seconds[shown]:g}", float(sum(times for bucket, times in counts.items() if bucket <= shown)))
+        for shown in SHOWN
+    ]
+    total = sum(counts.values())
+    return [*buckets, ("+Inf", float(total))], sum(times * seconds[bucket] for bucket, times in counts.items())
 
 
 def _of(queue: ServiceQueue) -> list[str]:

@@ -17,6 +17,7 @@ from weftd.router.connections import AdmissionConnection, EndListener
 from weftd.router.metrics import RouterMeters
 from weftd.router.passages import Passages
 from weftd.router.passing import CaddyAwayError, Passing
+from weftd.router.scraping import AGAIN_SECONDS, EngineReader
 from weftd.router.settings import RouterSettings
 from weftd.router.thinking.routing import Routing
 from weftd.router.thinking.table import Endpoints, placed_on_each, routed, trusted
@@ -108,6 +109,7 @@ async def run(
                 Every(TOLD_SECONDS, shell.tell, wake=shell.tell_now, name="tell", rest=5.0),
                 Every(SETTLE_SECONDS, shell.settle, name="settle"),
                 Every(LEFT_SECONDS, shell.look_for_clients, name="clients"),
+                Every(AGAIN_SECONDS, shell.read_engines, name="engines"),
             ],
             registry=meters.registry,
             admin_port=settings.admin_port,
@@ -143,6 +145,7 @@ class Shell:
         self._endpoints = Endpoints()
         self._seq = 0
         self._began = clock()
+        self._engines = EngineReader(clock=clock)
         self.known = asyncio.Event()
         self.read_now, self.tell_now = asyncio.Event(), asyncio.Event()
         self.admission = Admission(
@@ -224,6 +227,9 @@ class Shell:
                 ticket for peer in gone for ticket in set(waiting[peer]) & set(now_waiting.get(peer, ()))
             )
 
+    async def read_engines(self) -> None:
+        await self._engines.read([*self.admission.routing.queues.values()])
+
     async def settle(self) -> None:
         """Compare what we count with what Caddy passes on."""
         asked_at = self._clock()
@@ -241,11 +247,8 @@ def parted(services: Sequence[ServiceServed]) -> Iterator[tuple[ServiceServed, .
     part: list[ServiceServed] = []
     size = 0
     for service in services:
-        bytes_about = (
-            200
-            + 140 * len(service.replicas)
-            + 12 * sum(len(buckets) for buckets in (service.waits, service.services, service.totals))
-        )
+        buckets = (service.waits, service.services, service.totals, service.first_tokens, service.token_times)
+        bytes_about = 250 + 180 * len(service.replicas) + 12 * sum(len(counts) for counts in buckets)
         if part and size + bytes_about > PART_BYTES:
             yield tuple(part)
             part, size = [], 0

@@ -182,8 +182,14 @@ def _check_gpus(spec: JobSpec) -> None:
 def _check_objective(spec: JobSpec) -> None:
     if spec.objective is not None and spec.kind is not Kind.INFERENCE:
         raise SpecError("objective", f"is for kind inference, this is {spec.kind}")
-    if spec.objective is not None and duration_seconds(spec.objective.latency) == 0:
-        raise SpecError("objective.latency", "no request is answered in no time")
+    if spec.objective is None:
+        return
+    for field in ("latency", "ttft", "tpot"):
+        text = getattr(spec.objective, field)
+        if text is not None and duration_seconds(text) == 0:
+            raise SpecError(f"objective.{field}", "no request is answered in no time")
+    if spec.objective.ttft is not None and (spec.service is None or spec.service.model is None):
+        raise SpecError("objective.ttft", "is read from the answers of a model: name it in service.model")
 
 
 def _check_sizes(spec: JobSpec) -> None:
@@ -366,7 +372,9 @@ def _durations(spec: JobSpec) -> Iterable[tuple[str, str]]:
     if spec.time_limit is not None:
         yield "time_limit", spec.time_limit
     if spec.objective is not None:
-        yield "objective.latency", spec.objective.latency
+        for field in ("latency", "ttft", "tpot"):
+            if (text := getattr(spec.objective, field)) is not None:
+                yield f"objective.{field}", text
 
 
 def _check_text(spec: JobSpec) -> None:

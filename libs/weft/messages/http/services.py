@@ -49,12 +49,28 @@ class UpdateView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     back_to: int | None = None
 
 
+class TokensView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The tokens of a service that serves a model, in the same seconds: `rate_in` of prompts and `rate_out` of answers
+    per second, by what engines counted in them; `cached`: the part of the former that was in a prefix cache. `ttft`,
+    `tpot`: seconds to the first token of a stream and for each further one, of the percentile that the job promises, 99
+    without one, to the next fifth. By the metrics of its engines, now: `waiting` requests, and `kv_used`, the part of
+    the KV cache that is in use, the highest of all replicas."""
+
+    rate_in: float = 0.0
+    rate_out: float = 0.0
+    cached: float | None = None
+    ttft: float | None = None
+    tpot: float | None = None
+    waiting: int | None = None
+    kv_used: float | None = None
+
+
 class RequestsView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The requests to a service in the last `seconds`, by what its routers reported: how many arrived, and of those how
     many were refused (429), failed, and were answered later than the objective allows. `rate` per second. `p50`, `p99`,
     `objective`: from the arrival to the first byte of the answer, of that percentile, in seconds, to the next fifth;
     `objective` of the percentile that the job promises. `in_flight` and `queued`: now; `rate_now`: per second, in the
-    last five to ten."""
+    last five to ten. `tokens`: only a service that serves a model has them."""
 
     seconds: float
     rate: float
@@ -68,6 +84,7 @@ class RequestsView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     p50: float | None = None
     p99: float | None = None
     objective: float | None = None
+    tokens: TokensView | None = None
 
 
 class UnreadyView(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -109,6 +109,8 @@ def _plus(total: RoutedCounts, served: ServiceServed, *, now: bool) -> RoutedCou
         waits=_added(total.waits, served.waits),
         services=_added(total.services, served.services),
         totals=_added(total.totals, served.totals),
+        tokens_out=total.tokens_out + served.tokens_out,
+        token_times=_added(total.token_times, served.token_times),
         replicas=(*total.replicas, *served.replicas) if now else total.replicas,
     )
 

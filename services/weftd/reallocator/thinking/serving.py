@@ -8,13 +8,13 @@ user gave meanwhile stays. While a router is silent, no service shrinks.
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from weft.domain.classes import class_of, workload_of
 from weft.domain.job import Allocation, Cause, CauseCode, Job, JobState
 from weft.domain.quantity import duration_seconds
 from weft.messages.asks import Reshare, Scale
-from weft.messages.serving import EndpointsSeen, ServicesServed
+from weft.messages.serving import EndpointsSeen, ReplicaServed, ServicesServed
 from weft.messages.signals import Finding, GpuScore
 from weft.serving.autoscaler import PredictiveAutoscaler
 from weft.serving.loads import Autoscaler, Goal, ReplicaLoad, ServiceLoad, Sized
@@ -243,13 +243,13 @@ class ServiceScaler:
     def _load(self, service: _Service, now: float, silent: bool) -> ServiceLoad:
         job = service.job
         counted = self.routed.of(job.id, now=now)
-        at_router: dict[int, tuple[int, int, float]] = {}
+        at_router: dict[int, ReplicaServed] = {}
         for one in counted.replicas:
             if one.epoch == job.epoch:
-                in_flight, answered, busy = at_router.get(one.rank, (0, 0, 0.0))
-                at_router[one.rank] = (in_flight + one.in_flight, answered + one.answered, busy + one.busy_seconds)
+                before = at_router.get(one.rank)
+                at_router[one.rank] = one if before is None else _at_both(before, one)
         held = job.placement.allocations if job.placement is not None else ()
-        replicas = tuple(self._replica(service, one, at_router.get(one.rank, (0, 0, 0.0))) for one in held)
+        replicas = tuple(self._replica(service, one, at_router.get(one.rank)) for one in held)
         service.refused.append((now, counted.refused))
         while len(service.refused) > 1 and service.refused[1][0] <= now - SHED_SECONDS:
             service.refused.pop(0)
@@ -266,18 +266,20 @@ class ServiceScaler:
             late=counted.late,
             queued=counted.queued,
             oldest_wait=counted.oldest_wait,
-            in_flight=sum(in_flight for in_flight, _, _ in at_router.values()),
+            in_flight=sum(one.in_flight for one in at_router.values()),
             waits=counted.waits,
             services=counted.services,
             totals=counted.totals,
+            tokens_out=counted.tokens_out,
+            token_times=counted.token_times,
             silent=silent,
             fails=fails,
         )
 
-    def _replica(self, service: _Service, one: Allocation, at_router: tuple[int, int, float]) -> ReplicaLoad:
+    def _replica(self, service: _Service, one: Allocation, at_router: ReplicaServed | None) -> ReplicaLoad:
         job = service.job
         seen = self.endpoints.of(one.node_id, job.id, job.epoch, one.rank)
-        in_flight, answered, busy = at_router
+        told = ReplicaServed(epoch=job.epoch, rank=one.rank) if at_router is None else at_router
         score = [self._scores.get((one.node_id, gpu, service.job_class), 1.0) for gpu in one.gpus]
         started = service.first_seen.get((job.epoch, one.rank))
         ready_at = None if seen is None else seen.ready_at
@@ -287,15 +289,29 @@ class ServiceScaler:
             rank=one.rank,
             ready=seen is not None and seen.ready,
             draining=one.leaving or (seen is not None and seen.draining),
-            in_flight=in_flight,
-            answered=answered,
-            busy_seconds=busy,
+            in_flight=told.in_flight,
+            answered=told.answered,
+            busy_seconds=told.busy_seconds,
             share=None if one.share is None else one.share.request,
             score=sum(score) / len(score) if score else 1.0,
             borrowed=one.rank in service.borrowed,
             started_at=started,
             ready_at=ready_at,
+            engine_waiting=told.engine_waiting,
+            kv_used=told.kv_used,
         )
+
+
+def _at_both(one: ReplicaServed, other: ReplicaServed) -> ReplicaServed:
+    """A replica at two routers, which read the metrics of the same engine."""
+    return structs.replace(
+        other,
+        in_flight=one.in_flight + other.in_flight,
+        answered=one.answered + other.answered,
+        busy_seconds=one.busy_seconds + other.busy_seconds,
+        engine_waiting=one.engine_waiting if other.engine_waiting is None else other.engine_waiting,
+        kv_used=one.kv_used if other.kv_used is None else other.kv_used,
+    )
 
 
 def goal_of(job: Job) -> Goal:
@@ -307,7 +323,8 @@ def goal_of(job: Job) -> Goal:
         least=role.replicas.least,
         most=role.replicas.most,
         concurrency=job.spec.service.concurrency,
-        latency=None if objective is None else duration_seconds(objective.latency),
+        latency=None if objective is None else duration_seconds(objective.ttft or objective.latency),
+        tpot=None if objective is None else objective.tpot_seconds,
         percentile=99.0 if objective is None else objective.percentile,
         rate=None if objective is None else objective.rate,
         share=None if share is None else share.request,

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from weftd.router.thinking.engine_metrics import NOTHING, EngineLoad
 from weftd.router.thinking.table import RoutedReplica
 
 SPEED_PART = 0.1  # of a new time in the mean of a replica
@@ -14,7 +15,8 @@ REACHED_SECONDS = 2.5  # a request that is there so long was taken: no connectio
 class InFlightRequest(Struct):
     """One request at one replica, from its admission to the end of the request. Times of the router's clock.
 
-    `runs`: how often the request may have run before; `upgraded`: it lasts as long as its client wants."""
+    `runs`: how often the request may have run before; `upgraded`: it lasts as long as its client wants; `call`: the
+    front for models reads its answer."""
 
     number: int
     job_id: str
@@ -25,6 +27,7 @@ class InFlightRequest(Struct):
     tries: int = 1
     runs: int = 0
     upgraded: bool = False
+    call: str = ""
 
 
 class Backend:
@@ -40,6 +43,8 @@ class Backend:
         self.speed: float | None = None  # mean seconds for one request
         self.alone_until = 0.0
         self.gone = False
+        self.engine: EngineLoad = NOTHING  # as its engine said last
+        self.engine_at = 0.0  # when it is asked again
         self.unreached = False  # it did not take the last connection of which we know
         self._failures = 0  # in a row
         self._alone_times = 0

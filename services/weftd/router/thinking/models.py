@@ -5,8 +5,10 @@ A client that knows only the router and the name of a model reaches the service 
 
 import re
 from collections.abc import Iterable
+from hashlib import blake2b
 from heapq import nlargest
 from itertools import islice
+from math import ceil
 
 import msgspec
 from msgspec import Struct
@@ -79,6 +81,11 @@ def no_model(name: str) -> Refused:
     return Refused(404, words, code="model_not_found", param="model")
 
 
+def over_budget(service: RoutedService, over: int, wait: float) -> Refused:
+    words = f"this token has used {over} tokens more than its {service.tokens_per_minute} a minute of this model"
+    return Refused(429, f"{words}: it may send its next request in {max(1, ceil(wait))} s", wait)
+
+
 def shown(name: str) -> str:
     return repr(name if len(name) <= SHOWN_MAX else f"{name[:SHOWN_MAX]}…")
 
@@ -101,37 +108,52 @@ _MARK = re.compile(rb'["{}\[\]]')
 _TEXT = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _KEY = b'"model"'
+_PROMPTS = (b'"messages"', b'"prompt"', b'"input"')
+_USER = re.compile(rb'"role"[ \t\r\n]*:[ \t\r\n]*"user"')
+PROMPT_BYTES = 32 << 10  # the most of messages, and after the model until they begin
+TEXT_BYTES = 1 << 10  # the most of a prompt that is one text
 
 
 class ModelFinder:
-    """Finds the value of `model` in a JSON object that comes in pieces. Reads each byte about once, and checks no more
-    of the JSON than it must: the engine reads it again.
+    """Finds the value of `model` in a JSON object that comes in pieces, and the beginning of its prompt: all up to the
+    end of the first message of the user, which stays the same through a conversation, or the first bytes of a text.
+    Reads each byte about once, and checks no more of the JSON than it must: the engine reads it again.
 
-    `model`: the value, once found; `wrong`: why there is none, in a sentence. `prompt_at`: where the value of
-    `messages`, `prompt` or `input` begins, if it came before.
+    `model`: the value, once found; `wrong`: why there is none, in a sentence. `prompt`: a hash of that beginning, of so
+    many bytes at most; empty: there is none soon after the model.
     """
 
     def __init__(self) -> None:
         self.read = bytearray()
         self.model: str | None = None
         self.wrong = ""
+        self.prompt = ""
         self.prompt_at = 0
+        self._model_at = 0
+        self._message_at = 0  # where the message begins that is being read
+        self._seen = False  # the beginning of the prompt, or that there is none
         self._at = self._depth = self._marks = 0
         self._text_at = -1  # where the text begins that is being read
         self._key = b""  # a text of the object itself that may be a key: it is one if `:` follows
 
     @property
     def over(self) -> bool:
-        return self.model is not None or bool(self.wrong)
+        return bool(self.wrong) or (self.model is not None and self._seen)
 
     def feed(self, piece: bytes) -> None:
         self.read += piece
         while not self.over and self._step():
             pass
+        if self._seen:
+            return
+        if self.prompt_at and len(self.read) - self.prompt_at >= self._prompt_most:
+            self._see(len(self.read))
+        elif self.model is not None and not self.prompt_at and len(self.read) - self._model_at >= PROMPT_BYTES:
+            self._seen = True
 
     def end(self) -> None:
         """The body has ended."""
-        if not self.over:
+        if self.model is None and not self.wrong:
             self.wrong = NOT_SAID if self.read.strip() else f"the body is empty; {NOT_SAID.removeprefix('the ')}"
 
     def _step(self) -> bool:
@@ -148,14 +170,41 @@ class ModelFinder:
             return False
         self._at, self._marks = found.end(), self._marks + 1
         if self._marks > MARKS_MAX:
-            self.wrong = TOO_MANY
+            self._give_up(TOO_MANY)
         elif found[0] == b'"':
             self._text_at = found.start()
         else:
             self._depth += 1 if found[0] in b"{[" else -1
             if self._depth == 0:
-                self.wrong = NOT_SAID
+                self._give_up(NOT_SAID)
+            elif self.prompt_at and not self._seen:
+                self._within(found[0])
         return True
+
+    def _give_up(self, why: str) -> None:
+        """There is no more to find."""
+        self._seen = True
+        if self.model is None:
+            self.wrong = why
+
+    def _within(self, mark: bytes) -> None:
+        """A mark within the messages."""
+        if mark == b"{" and self._depth == 3:
+            self._message_at = self._at - 1
+        elif self._depth == 1 or (
+            mark == b"}" and self._depth == 2 and _USER.search(self.read, self._message_at, self._at) is not None
+        ):
+            self._see(self._at)
+
+    def _see(self, end: int) -> None:
+        """The beginning of the prompt ends there at the latest."""
+        self._seen = True
+        end = min(end, self.prompt_at + self._prompt_most)
+        self.prompt = blake2b(self.read[self.prompt_at : end], digest_size=8).hexdigest()
+
+    @property
+    def _prompt_most(self) -> int:
+        return TEXT_BYTES if self.read[self.prompt_at : self.prompt_at + 1] == b'"' else PROMPT_BYTES
 
     def _begin(self) -> bool:
         at = self._after_space(self._at)
@@ -176,6 +225,8 @@ class ModelFinder:
         self._at += 1
         if self._depth == 1 and self._at - self._text_at <= len('"messages"'):
             self._key = bytes(self.read[self._text_at : self._at])
+        if self._depth == 1 and self._text_at == self.prompt_at and not self._seen:
+            self._see(self._at)
         self._text_at = -1
         return True
 
@@ -190,9 +241,11 @@ class ModelFinder:
         begin = self._after_space(at + 1)
         if begin >= len(self.read):
             return False
-        if self._key in (b'"messages"', b'"prompt"', b'"input"'):
+        if self._key in _PROMPTS and not self.prompt_at:
             self.prompt_at = begin
-        elif self._key == _KEY:
+            if self.read[begin : begin + 1] not in b'"[':
+                self._seen = True
+        elif self._key == _KEY and self.model is None:
             return self._value(begin)
         self._key, self._at = b"", begin
         return True
@@ -209,6 +262,7 @@ class ModelFinder:
             return self.over
         try:
             self.model = msgspec.json.decode(self.read[begin : found.end() + 1], type=str)
+            self._key, self._at, self._model_at = b"", found.end() + 1, found.end()
         except msgspec.DecodeError:
             self.wrong = NO_TEXT
         return True

@@ -96,15 +96,25 @@ class Routing:
     # requests
 
     def ask(
-        self, ticket: int, service: RoutedService, now: float, *, upgraded: bool = False
+        self,
+        ticket: int,
+        service: RoutedService,
+        now: float,
+        *,
+        upgraded: bool = False,
+        call: str = "",
+        prompt: str = "",
     ) -> InFlightRequest | Refused | None:
-        """None: it waits, and its answer comes later. `upgraded`: it becomes a connection of its own."""
+        """None: it waits, and its answer comes later. `upgraded`: it becomes a connection of its own; `call`: its id at
+        the front for models, `prompt`: as `Waiter` says."""
         queue = self.queues[service.job_id]
         queue.counts.arrived += 1
-        return self._ask(queue, Waiter(ticket, now, now, now + service.timeout, upgraded=upgraded), now)
+        return self._ask(
+            queue, Waiter(ticket, now, now, now + service.timeout, upgraded=upgraded, call=call, prompt=prompt), now
+        )
 
     def _ask(self, queue: ServiceQueue, waiter: Waiter, now: float) -> InFlightRequest | Refused | None:
-        if not queue.line and (backend := queue.free(now, waiter.avoid)):
+        if not queue.line and (backend := queue.free(now, waiter.avoid, waiter.prompt)):
             return self._give(queue, waiter, backend, now)
         again = waiter.tries > 1
         if (full := None if again else self._full(queue)) is not None:
@@ -172,6 +182,7 @@ class Routing:
             waiter.tries,
             waiter.runs,
             waiter.upgraded,
+            waiter.call,
         )
         self.requests[request.number] = backend.requests[request.number] = request
         queue.waited(now - waiter.since)
@@ -181,7 +192,7 @@ class Routing:
         """Give what waits to whichever replica has room."""
         answers: list[Answer] = []
         while (waiter := queue.first(now)) is not None:
-            backend = queue.free(now, waiter.avoid)
+            backend = queue.free(now, waiter.avoid, waiter.prompt)
             if backend is None:
                 break
             self._leave(queue, waiter.ticket)
@@ -221,7 +232,15 @@ class Routing:
         if harmless and request.tries < TRIES_MAX and now < request.deadline and not queue.over:
             avoid = None if at_once else request.backend  # a replica that took no connection is left alone by all
             again = Waiter(
-                ticket, request.arrived, now, request.deadline, request.tries + 1, runs, avoid, request.upgraded
+                ticket,
+                request.arrived,
+                now,
+                request.deadline,
+                request.tries + 1,
+                runs,
+                avoid,
+                request.upgraded,
+                request.call,
             )
             answer = self._ask(queue, again, now)
         else:

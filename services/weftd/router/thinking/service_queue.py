@@ -1,6 +1,7 @@
 """One service's requests: those that wait, in the order of their arrival, and its replicas, which take them.
 
-With an objective, requests that cannot keep it any more wait behind all that still can (`weft.serving.lateness`).
+With an objective, requests that cannot keep it any more wait behind all that still can (`weft.serving.lateness`). An
+objective in words of tokens is judged by the answers that the front for models reads.
 """
 
 import math
@@ -9,11 +10,14 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
+from weft.messages.bounds import COUNT_MAX
 from weft.messages.serving import BUCKET_FIRST_SECONDS, BUCKET_GROWTH, BUCKETS_MAX, ReplicaServed, ServiceServed
 from weft.serving.lateness import AnswerTimes
+from weftd.router.thinking.affinity import PrefixRing, load_bound
 from weftd.router.thinking.backends import Backend, InFlightRequest
 from weftd.router.thinking.routes import Refused
 from weftd.router.thinking.table import RoutedService, RunKey
+from weftd.router.thinking.usage import AnswerRead
 
 RETRY_SECONDS_MAX = 30.0
 LOOKED_AT_MAX = 32  # replicas, for one request
@@ -22,7 +26,7 @@ _LOG_GROWTH = math.log(BUCKET_GROWTH)
 
 class Waiter(Struct):
     """One request that waits. `ticket`: by which its connection is found; `runs`: how often it may have run; `avoid`:
-    where it failed before."""
+    where it failed before; `call`: its id at the front for models, `prompt`: the same for prompts that begin alike."""
 
     ticket: int
     arrived: float
@@ -32,6 +36,8 @@ class Waiter(Struct):
     runs: int = 0
     avoid: Backend | None = None
     upgraded: bool = False
+    call: str = ""
+    prompt: str = ""
 
 
 class ServiceQueue:
@@ -47,6 +53,7 @@ class ServiceQueue:
         self.over = False  # the service is no more
         self._next = 0
         self._times = AnswerTimes()
+        self._ring = PrefixRing()
         self.know(service)
 
     def know(self, service: RoutedService) -> None:
@@ -107,10 +114,12 @@ class ServiceQueue:
 
     # giving requests to replicas
 
-    def free(self, now: float, avoid: Backend | None = None) -> Backend | None:
+    def free(self, now: float, avoid: Backend | None = None, prompt: str = "") -> Backend | None:
         """The replica that would answer the next request first, of those that have room; None: none has. One whose node
         is not heard gets it only if no other has room, one where the request failed before only if there is no other
-        that takes requests."""
+        that takes requests. A `prompt` goes where others like it went, as long as that has its part of all alone."""
+        if prompt and (sticky := self._sticky(prompt, now, avoid)) is not None:
+            return sticky
         found: Backend | None = None
         least, looked = (True, math.inf), 0
         usual = self._usual()
@@ -126,6 +135,21 @@ class ServiceQueue:
         if found is None and avoid is not None and not self._other_than(avoid, now):
             return self.free(now)
         return found
+
+    def _sticky(self, prompt: str, now: float, avoid: Backend | None) -> Backend | None:
+        """None: all that it could go to have more than their part."""
+        there = {key: one for key, one in self.backends.items() if one.replica.takes and not one.gone}
+        if len(there) < 2:
+            return None
+        self._ring.know(there)
+        bound = load_bound(sum(len(one.requests) + one.others for one in there.values()), len(there))
+        for key in self._ring.order(prompt):
+            backend = there[key]
+            if backend is avoid or backend.replica.quiet or len(backend.requests) + backend.others >= bound:
+                continue
+            if backend.room(self.service.concurrency, self.routers, now) > 0:
+                return backend
+        return None
 
     def _in_turn(self) -> Iterator[Backend]:
         """All replicas, each time from the next one on, so that equal ones take turns."""
@@ -190,13 +214,34 @@ class ServiceQueue:
         request.backend.did(took, timed=not request.upgraded)
         if request.upgraded:
             return
+        self.counts.services[bucket_of(took)] += 1
+        if request.call and self.service.ttft is not None:
+            return  # its first byte says nothing of its first token: `read` judges it
         begun = took if first is None else first
         self._times.take(begun)
         total = request.granted - request.arrived + begun
-        self.counts.services[bucket_of(took)] += 1
         self.counts.totals[bucket_of(total)] += 1
         if self.service.latency is not None and total > self.service.latency:
             self.counts.late += 1
+
+    def read(self, answer: AnswerRead, *, waited: float) -> None:
+        """The front has read an answer, whose request had waited this number of seconds for its replica."""
+        counts, service = self.counts, self.service
+        counts.read += 200 <= answer.status < 300
+        counts.tokens_in += answer.tokens_in
+        counts.tokens_out += answer.tokens_out
+        counts.tokens_cached += answer.cached
+        if answer.first is not None:
+            counts.first_tokens[bucket_of(answer.first)] += 1
+        if answer.each is not None:
+            counts.token_times[bucket_of(answer.each)] += 1
+        if service.ttft is None or not answer.whole or not 200 <= answer.status < 300:
+            return
+        first = first_token(answer, service.tpot)
+        self._times.take(max(0.0, first - waited))
+        counts.totals[bucket_of(first)] += 1
+        if first > service.ttft or (service.tpot is not None and (answer.each or 0.0) > service.tpot):
+            counts.late += 1
 
     # what is told
 
@@ -223,6 +268,11 @@ class ServiceQueue:
             waits=dict(counts.waits),
             services=dict(counts.services),
             totals=dict(counts.totals),
+            tokens_in=min(counts.tokens_in, COUNT_MAX),
+            tokens_out=min(counts.tokens_out, COUNT_MAX),
+            tokens_cached=min(counts.tokens_cached, COUNT_MAX),
+            first_tokens=dict(counts.first_tokens),
+            token_times=dict(counts.token_times),
             replicas=tuple(_served(self.backends.values())),
         )
 
@@ -237,6 +287,8 @@ def _served(backends: Iterable[Backend]) -> Iterator[ReplicaServed]:
             failed=backend.failed,
             busy_seconds=backend.busy_seconds,
             draining=backend.gone or backend.replica.draining,
+            engine_waiting=backend.engine.waiting,
+            kv_used=backend.engine.kv_used,
         )
 
 
@@ -248,6 +300,16 @@ def bucket_of(seconds: float) -> int:
     return min(math.ceil(math.log(seconds / BUCKET_FIRST_SECONDS) / _LOG_GROWTH - 1e-9), BUCKETS_MAX - 1)
 
 
+def first_token(answer: AnswerRead, tpot: float | None) -> float:
+    """Seconds to the first token. An answer that is no stream shows it to nobody: it is in time if the whole of it
+    comes as soon as a stream in time would, and counts as that much sooner. Where nothing tells, to the first byte."""
+    if answer.first is not None:
+        return answer.first
+    if tpot is not None and answer.usage and not answer.streamed:
+        return max(0.0, answer.took - tpot * max(0, answer.tokens_out - 1))
+    return answer.took if answer.begun is None else answer.begun
+
+
 class Counts:
     """Counts of one service since the router began."""
 
@@ -256,3 +318,12 @@ class Counts:
         self.waits: Counter[int] = Counter()
         self.services: Counter[int] = Counter()
         self.totals: Counter[int] = Counter()
+        self.tokens_in = self.tokens_out = self.tokens_cached = 0
+        self.read = 0  # answers that the front read
+        self.first_tokens: Counter[int] = Counter()
+        self.token_times: Counter[int] = Counter()
+
+    @property
+    def mean_tokens(self) -> float:
+        """The mean of a request with its answer."""
+        return (self.tokens_in + self.tokens_out) / self.read if self.read else 0.0

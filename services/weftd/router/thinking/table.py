@@ -64,8 +64,9 @@ class RoutedReplica(Struct, frozen=True, kw_only=True):
 
 
 class RoutedService(Struct, frozen=True, kw_only=True):
-    """A job that serves requests. Times in seconds; `latency`: its objective, None if it has none; `served`: a replica
-    of it is ready, or was once; `trouble`: why no replica is ready, for its tenant alone."""
+    """A job that serves requests. Times in seconds; `latency`: its objective, None if it has none; `ttft`, `tpot`: the
+    same in words of tokens; `served`: a replica of it is ready, or was once; `trouble`: why no replica is ready, for
+    its tenant alone."""
 
     job_id: str
     name: str
@@ -79,9 +80,12 @@ class RoutedService(Struct, frozen=True, kw_only=True):
     public: bool
     allow_origins: tuple[str, ...] = ()
     latency: float | None = None
+    ttft: float | None = None
+    tpot: float | None = None
     served: bool = False
     trouble: str = ""
     models: tuple[str, ...] = ()  # names by which the front for models leads to it
+    tokens_per_minute: int | None = None  # that each token may use there
     replicas: tuple[RoutedReplica, ...] = ()
 
 
@@ -240,8 +244,11 @@ def routed(job: ServingJob, addresses: Mapping[str, str], endpoints: Endpoints) 
         public=rules.public,
         allow_origins=rules.allow_origins,
         latency=None if objective is None else duration_seconds(objective.latency),
+        ttft=None if objective is None else objective.ttft_seconds,
+        tpot=None if objective is None else objective.tpot_seconds,
         served=job.served or takes,
         models=() if rules.model is None else rules.model.names,
+        tokens_per_minute=None if rules.model is None else rules.model.tokens_per_minute,
         trouble="" if takes else endpoints.trouble(job.id, _endpoints_of(job, endpoints)),
         replicas=replicas,
     )

@@ -51,11 +51,13 @@ class Body:
         self._frame = b""  # the line before or behind a chunk, as much as has come
         self._within = False  # a chunk
         self.over = not self._chunked and not self._left
+        self.length = 0  # bytes of it that have come
         self._ended = False
 
     def feed(self, piece: bytes) -> bytes:
         """Raises ValueError: this is no chunk."""
         if not self._chunked:
+            self.length += len(piece)
             self._left -= len(piece)
             self.over = self._left <= 0
             return piece
@@ -66,6 +68,7 @@ class Body:
                 part = piece[at : at + self._left]
                 parts.append(part)
                 at += len(part)
+                self.length += len(part)
                 self._left -= len(part)
                 self._within = self._left > 0
                 continue
