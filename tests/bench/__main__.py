@@ -2,8 +2,8 @@
 
 `python -m tests.bench fairness` has a line of JSON at its end, and options of its own: see `tests.bench.fairness`.
 `python -m tests.bench cluster`, `contract`, `daily`, `dashboards`, `elastic`, `eta`, `face`, `health`, `hosts`,
-`house`, `kinds`, `partition`, `peers`, `people`, `python`, `serving`, `sharing` and `shipped` too: each has its
-docstring.
+`house`, `kinds`, `models`, `partition`, `peers`, `people`, `python`, `serving`, `sharing` and `shipped` too: each has
+its docstring.
 `python -m tests.bench running --against PATH` runs parts of two checkouts in turns: see `tests.bench.against`.
 """
 
@@ -27,6 +27,7 @@ from tests.bench.health import main as health
 from tests.bench.hosts.measure import main as hosts
 from tests.bench.house import main as house
 from tests.bench.kinds.measure import main as kinds
+from tests.bench.models.measure import main as models
 from tests.bench.partition.measure import main as partition
 from tests.bench.peers.measure import main as peers
 from tests.bench.people.measure import main as people
@@ -79,6 +80,7 @@ OWN = {
     "hosts": hosts,
     "house": house,
     "kinds": kinds,
+    "models": models,
     "shipped": shipped,
     "daily": daily,
 }
