@@ -15,6 +15,8 @@ LAST_WORDS_CHARS_MAX = 1000
 ENDED_MAX = 64  # replicas of one node that ended, in one message
 BUCKET_GROWTH = 2**0.25
 BUCKET_FIRST_SECONDS = 0.001
+OPENAI_CALLS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+"""The paths of OpenAI's API that the router passes on by the model that a body names."""
 
 Buckets = Annotated[dict[Annotated[int, Meta(ge=0, lt=BUCKETS_MAX)], Count], Meta(max_length=BUCKETS_MAX)]
 """How many times fell into each bucket: bucket 0 up to `BUCKET_FIRST_SECONDS`, each next one up to `BUCKET_GROWTH`

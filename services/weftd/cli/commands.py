@@ -77,6 +77,7 @@ _ENTER = {
 }
 _SERVE = {
     **_commands("services.serve", serve="a language model as a service, by a recipe for its engine"),
+    **_commands("services.batch.command", batch="ask a model the requests of a file, at low priority"),
     **_commands("services.update", update="change what a service runs, replica by replica"),
     **_commands(
         "services.endpoints",

@@ -21,7 +21,7 @@ from weftd.cli.parsing import Parser
 JOBS, NODES = "jobs", "nodes"
 SHELLS = ("bash", "fish", "zsh")
 _NAMED = {"JOB": JOBS, "NAME": JOBS, "NODE": NODES}  # by the metavar of an argument
-_FILES = frozenset({"FILE", "DIR", "TRACE", "OUT"})
+_FILES = frozenset({"FILE", "DIR", "TRACE", "IN", "OUT"})
 _NAMES_SECONDS_MAX = 0.7  # with the start of the interpreter a person waits a second at most
 _NAMES_MAX = 200
 

@@ -8,6 +8,7 @@ from itertools import count
 import msgspec
 from msgspec import structs
 
+from weft.messages.serving import OPENAI_CALLS
 from weft.store import StoreUnavailableError
 from weft.store.tenants import Access
 from weftd.router.answers import (
@@ -27,9 +28,10 @@ from weftd.router.connections import AdmissionConnection
 from weftd.router.held import Call, EndTold, HeldQuestion, is_foreign_page, navigates, seconds_of
 from weftd.router.passages import Passages
 from weftd.router.thinking.backends import InFlightRequest
+from weftd.router.thinking.batch import BATCH, is_batch
 from weftd.router.thinking.budgets import BYTES_PER_TOKEN, TokenBudgets
 from weftd.router.thinking.credentials import WEFT_TOKEN, cookie_tokens, header_token
-from weftd.router.thinking.models import CALLS, LIST, NO_TOKEN, described, list_of, no_model, over_budget, refusal_of
+from weftd.router.thinking.models import LIST, NO_TOKEN, described, list_of, no_model, over_budget, refusal_of
 from weftd.router.thinking.origins import page_of, shown_to
 from weftd.router.thinking.routes import Elsewhere, Refused, Route, client_token, route_of, unquote
 from weftd.router.thinking.routing import SAFE, Answer, Routing
@@ -146,7 +148,7 @@ class Admission:
                 self._refuse(asking, no_model(question.model))
             else:
                 self._call(asking, asking.service)
-        elif path in CALLS:
+        elif path in OPENAI_CALLS:
             asking.connection.answer(to_front(asking.tenant))
         else:
             name = unquote(path.removeprefix(LIST).removeprefix("/"))
@@ -160,7 +162,8 @@ class Admission:
 
     def _call(self, asking: HeldQuestion, service: RoutedService) -> None:
         """A request whose model is known: within its budget, give it a replica."""
-        call, most, now = Call(service.job_id), service.tokens_per_minute, self._clock()
+        call = Call(service.job_id, batch=asking.question.priority == BATCH)
+        most, now = service.tokens_per_minute, self._clock()
         if most is not None:
             queue, key = self.routing.queues[service.job_id], (service.job_id, asking.token)
             if wait := self._budgets.wait(key, most / queue.routers, now):
@@ -179,7 +182,7 @@ class Admission:
         queue = self.routing.queues.get(call.job_id)
         if queue is None:
             return
-        queue.read(read, waited=call.waited)
+        queue.read(read, waited=call.waited, batch=call.batch)
         most = queue.service.tokens_per_minute
         if call.token and most is not None:
             asked = read.tokens_in if read.usage else read.asked // BYTES_PER_TOKEN
@@ -329,12 +332,19 @@ class Admission:
 
     def _let_in(self, asking: HeldQuestion, service: RoutedService) -> None:
         ticket = next(self._tickets)
-        self._follow(ticket, asking, self._ask(ticket, asking, service))
+        if isinstance(batch := is_batch(asking.question.priority), Refused):
+            self._refuse(asking, batch)
+            return
+        self._follow(ticket, asking, self._ask(ticket, asking, service, batch=batch))
 
-    def _ask(self, ticket: int, asking: HeldQuestion, service: RoutedService) -> InFlightRequest | Refused | None:
+    def _ask(
+        self, ticket: int, asking: HeldQuestion, service: RoutedService, *, batch: bool
+    ) -> InFlightRequest | Refused | None:
         question = asking.question
         upgraded, call, prompt = bool(question.upgrade), question.call, question.prompt
-        return self.routing.ask(ticket, service, self._clock(), upgraded=upgraded, call=call, prompt=prompt)
+        return self.routing.ask(
+            ticket, service, self._clock(), upgraded=upgraded, call=call, prompt=prompt, batch=batch
+        )
 
     def _again(self, connection: AdmissionConnection, question: Question) -> None:
         """Admit a request again that could not be passed on. Its path and its headers are already rewritten."""

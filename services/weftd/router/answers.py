@@ -28,6 +28,7 @@ SAID = {
     b"cookie": "cookie",
     b"accept": "accept",
     b"x-weft-page": "page",
+    b"weft-priority": "priority",
     b"x-weft-call": "call",
     b"x-weft-model": "model",
     b"x-weft-prompt": "prompt",
@@ -53,6 +54,7 @@ class Question(msgspec.Struct):
     cookie: str = ""
     accept: str = ""
     page: str = ""
+    priority: str = ""
     call: str = ""
     model: str = ""
     prompt: str = ""

@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from weftd.router.answers import FRONT_STEP
+from weftd.router.thinking.batch import PRIORITY
 from weftd.router.thinking.credentials import COOKIE, SET_COOKIE, SET_DOMAIN
 from weftd.router.thinking.routes import CLIENT_KEY
 
@@ -225,7 +226,7 @@ def _ask(proxy: Proxy, *, again: bool) -> Json:
         "X-Weft-Remote": ["{http.request.remote.host}"],
         "X-Weft-Port": ["{http.request.remote.port}"],
         "X-Weft-Upgrade": ["{http.request.header.Upgrade}"],
-        **{name: [f"{{http.request.header.{name}}}"] for name in OF_FRONT},
+        **{name: [f"{{http.request.header.{name}}}"] for name in (*OF_FRONT, PRIORITY)},
         "X-Weft-Page": ["|".join(f"{{http.request.{name}}}" for name in PAGE)],  # one line to read for six values
     }
     if again:
@@ -338,7 +339,7 @@ def _proxy(route: str, seconds: float) -> Json:
             "request": {
                 "replace": {"Cookie": [NO_TOKEN]},
                 "set": {LET_IN_BY: ["{http.vars.weft_by}"]},
-                "delete": [*OF_FRONT],
+                "delete": [*OF_FRONT, PRIORITY],
             }
         },
         "handle_response": [NO_STATUS, UNASKED_UPGRADE],

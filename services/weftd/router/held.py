@@ -35,6 +35,7 @@ class Call(Struct):
     waited: float = 0.0
     token: str = ""
     spent: float = 0.0
+    batch: bool = False
 
 
 class HeldQuestion(Struct):

@@ -18,6 +18,8 @@ COUNTERS = {
     "weft_router_tokens_in": ("tokens_in", "Tokens of prompts, as engines counted them."),
     "weft_router_tokens_out": ("tokens_out", "Tokens of answers."),
     "weft_router_tokens_cached": ("tokens_cached", "Tokens of prompts that were in the prefix cache of an engine."),
+    "weft_router_batch_answered": ("batch_answered", "Batch requests that a replica answered."),
+    "weft_router_batch_refused": ("batch_refused", "Batch requests for which no replica was idle (429, 503)."),
 }
 
 TIMES = (

@@ -28,6 +28,7 @@ class InFlightRequest(Struct):
     runs: int = 0
     upgraded: bool = False
     call: str = ""
+    batch: bool = False
 
 
 class Backend:
@@ -69,11 +70,15 @@ class Backend:
     def did(self, seconds: float, *, timed: bool) -> None:
         """It answered."""
         self.answered += 1
-        self.unreached = False
-        self._failures = self._alone_times = 0
+        self.did_well()
         if timed:
             self.busy_seconds += seconds
             self.speed = seconds if self.speed is None else self.speed + SPEED_PART * (seconds - self.speed)
+
+    def did_well(self) -> None:
+        """Earlier failures no longer count."""
+        self.unreached = False
+        self._failures = self._alone_times = 0
 
     def fell(self, now: float, *, at_once: bool, may_rest: bool) -> None:
         """It failed. `at_once`: it did not take the connection; `may_rest`: it may be left alone for a while."""

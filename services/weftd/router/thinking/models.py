@@ -13,12 +13,12 @@ from math import ceil
 import msgspec
 from msgspec import Struct
 
+from weft.messages.serving import OPENAI_CALLS
 from weftd.router.thinking.routes import Refused
 from weftd.router.thinking.table import RoutedService
 
 ROOT = "/v1/"
 LIST = "/v1/models"
-CALLS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 NAME_CHARS_MAX = 200
 LISTED_MAX = 1000  # models in one answer; others are found by their names
 SHOWN_MAX = 100  # characters of a client's text in a sentence
@@ -94,10 +94,10 @@ def refusal_of(path: str, method: str) -> Refused | None:
     """Why nothing is at this path of the front; None: there is something."""
     if path == LIST or path.startswith(f"{LIST}/"):
         allowed = "GET"
-    elif path in CALLS:
+    elif path in OPENAI_CALLS:
         allowed = "POST"
     else:
-        there = ", ".join((LIST, *CALLS))
+        there = ", ".join((LIST, *OPENAI_CALLS))
         return Refused(404, f"there is nothing at this path: the router has {there}; all else is at /s/JOB/")
     return None if method == allowed else Refused(405, f"this path takes {allowed} alone")
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from weft.messages.serving import ServiceServed, ServicesServed
 from weftd.router.thinking.backends import Backend, InFlightRequest
+from weftd.router.thinking.batch import no_idle_place, wakes
 from weftd.router.thinking.routes import Refused
 from weftd.router.thinking.service_queue import ServiceQueue, Waiter
 from weftd.router.thinking.table import RoutedService
@@ -104,21 +105,26 @@ class Routing:
         upgraded: bool = False,
         call: str = "",
         prompt: str = "",
+        batch: bool = False,
     ) -> InFlightRequest | Refused | None:
         """None: it waits, and its answer comes later. `upgraded`: it becomes a connection of its own; `call`: its id at
-        the front for models, `prompt`: as `Waiter` says."""
+        the front for models, `prompt`: as `Waiter` says; `batch`: it takes only what other requests leave."""
         queue = self.queues[service.job_id]
-        queue.counts.arrived += 1
-        return self._ask(
-            queue, Waiter(ticket, now, now, now + service.timeout, upgraded=upgraded, call=call, prompt=prompt), now
+        queue.counts.arrived += not batch
+        waiter = Waiter(
+            ticket, now, now, now + service.timeout, upgraded=upgraded, call=call, prompt=prompt, batch=batch
         )
+        return self._ask(queue, waiter, now)
 
     def _ask(self, queue: ServiceQueue, waiter: Waiter, now: float) -> InFlightRequest | Refused | None:
+        if waiter.batch and not wakes(queue) and (none := no_idle_place(queue, now)) is not None:
+            queue.counts.batch_refused += 1
+            return none
         if not queue.line and (backend := queue.free(now, waiter.avoid, waiter.prompt)):
             return self._give(queue, waiter, backend, now)
         again = waiter.tries > 1
         if (full := None if again else self._full(queue)) is not None:
-            queue.counts.refused += 1
+            queue.counts.refused += not waiter.batch
             return full
         queue.line[waiter.ticket] = waiter
         if again:  # it has waited once
@@ -183,9 +189,11 @@ class Routing:
             waiter.runs,
             waiter.upgraded,
             waiter.call,
+            waiter.batch,
         )
         self.requests[request.number] = backend.requests[request.number] = request
-        queue.waited(now - waiter.since)
+        if not waiter.batch:
+            queue.waited(now - waiter.since)
         return request
 
     def _go_on(self, queue: ServiceQueue, now: float) -> list[Answer]:
@@ -208,7 +216,7 @@ class Routing:
             return []
         queue = self.queues[request.job_id]
         if status >= 500:
-            queue.counts.failed += 1
+            queue.counts.failed += not request.batch
             request.backend.fell(now, at_once=False, may_rest=queue.may_rest(request.backend, now))
         elif status != 499:
             queue.answered(request, first=first, took=now - request.granted if took is None else took)
@@ -232,19 +240,13 @@ class Routing:
         if harmless and request.tries < TRIES_MAX and now < request.deadline and not queue.over:
             avoid = None if at_once else request.backend  # a replica that took no connection is left alone by all
             again = Waiter(
-                ticket,
-                request.arrived,
-                now,
-                request.deadline,
-                request.tries + 1,
-                runs,
-                avoid,
-                request.upgraded,
-                request.call,
+                *(ticket, request.arrived, now, request.deadline, request.tries + 1, runs, avoid, request.upgraded),
+                call=request.call,
+                batch=request.batch,
             )
             answer = self._ask(queue, again, now)
         else:
-            queue.counts.failed += 1
+            queue.counts.failed += not request.batch
             answer = _no_answer(queue, at_once=at_once, status=status)
         return answer, self._after(queue, request.backend, now)
 
@@ -276,10 +278,10 @@ class Routing:
         answers, self._gave_way = self._gave_way, []
         for queue in {id(queue): queue for queue in self._places.values()}.values():
             answers += self._go_on(queue, now)
-            for ticket in [waiter.ticket for waiter in queue.waiters if waiter.deadline <= now]:
-                self._leave(queue, ticket)
-                queue.counts.failed += 1
-                answers.append((ticket, _waited_too_long(queue)))
+            for waiter in [waiter for waiter in queue.waiters if waiter.deadline <= now]:
+                self._leave(queue, waiter.ticket)
+                queue.counts.failed += not waiter.batch
+                answers.append((waiter.ticket, _waited_too_long(queue)))
         return answers
 
     def _count_others(self, now: float) -> None:

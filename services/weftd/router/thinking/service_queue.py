@@ -38,6 +38,7 @@ class Waiter(Struct):
     upgraded: bool = False
     call: str = ""
     prompt: str = ""
+    batch: bool = False
 
 
 class ServiceQueue:
@@ -210,6 +211,10 @@ class ServiceQueue:
 
     def answered(self, request: InFlightRequest, *, first: float | None, took: float) -> None:
         """`first`: seconds from being given to the replica to the first byte of its answer, if known."""
+        if request.batch:
+            self.counts.batch_answered += 1
+            request.backend.did_well()
+            return
         self.counts.answered += 1
         request.backend.did(took, timed=not request.upgraded)
         if request.upgraded:
@@ -224,13 +229,15 @@ class ServiceQueue:
         if self.service.latency is not None and total > self.service.latency:
             self.counts.late += 1
 
-    def read(self, answer: AnswerRead, *, waited: float) -> None:
+    def read(self, answer: AnswerRead, *, waited: float, batch: bool = False) -> None:
         """The front has read an answer, whose request had waited this number of seconds for its replica."""
         counts, service = self.counts, self.service
         counts.read += 200 <= answer.status < 300
         counts.tokens_in += answer.tokens_in
         counts.tokens_out += answer.tokens_out
         counts.tokens_cached += answer.cached
+        if batch:
+            return  # no objective holds for it
         if answer.first is not None:
             counts.first_tokens[bucket_of(answer.first)] += 1
         if answer.each is not None:
@@ -311,10 +318,11 @@ def first_token(answer: AnswerRead, tpot: float | None) -> float:
 
 
 class Counts:
-    """Counts of one service since the router began."""
+    """Counts of one service since the router began. Batch requests are counted apart: they ask for no more replicas."""
 
     def __init__(self) -> None:
         self.arrived = self.answered = self.refused = self.failed = self.late = 0
+        self.batch_answered = self.batch_refused = 0
         self.waits: Counter[int] = Counter()
         self.services: Counter[int] = Counter()
         self.totals: Counter[int] = Counter()
