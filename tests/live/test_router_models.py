@@ -75,8 +75,8 @@ def client_of(there: Town, tenant: str = "alice") -> openai.AsyncOpenAI:
 
 @pytest.fixture
 async def engine(there: Town) -> Engine:
-    """One that serves a model of alice's with an alias and an adapter."""
-    model = {"name": MODEL, "aliases": ["chat"], "adapters": ["sql"]}
+    """One that serves a model of alice's with two aliases."""
+    model = {"name": MODEL, "aliases": ["chat", "sql"]}
     job = await there.service(public=False, model=model, timeout="2s")
     made = Engine()
     await there.tell((await there.replica(0, made)).endpoint(job))

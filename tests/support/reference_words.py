@@ -80,7 +80,7 @@ FIELDS = {
     "ServiceRules.model": "The model that it serves by OpenAI's API, at the router's `/v1` (docs/serving.md).",
     "ServedModel.name": "As clients name it.",
     "ServedModel.aliases": "Other names of it.",
-    "ServedModel.adapters": "Names of its adapters (LoRA).",
+    "ServedModel.adapters": "Sources of its adapters (LoRA), by their names.",
     "ServedModel.tokens_per_minute": "The most that each of Weft's tokens uses of it, at each router's share.",
     "GpuShare.request": "Of the GPU's time, promised.",
     "GpuShare.limit": "Of the GPU's time, used while others idle.",

@@ -40,9 +40,23 @@ def test_a_model_is_served_under_another_name_where_the_engine_can(capsys: Said)
     assert "--as: ollama knows a model by its own name alone" in capsys.readouterr().err
 
 
+def test_adapters_are_names_of_models_that_vllm_loads(capsys: Said) -> None:
+    assert main(["serve", "vllm", MODEL, "--adapter", "sql=/adapters/sql", "--adapter", "b=org/b", "--print"]) == 0
+    spec = decode_spec(capsys.readouterr().out.encode(), content="yaml")
+    assert spec.service is not None
+    assert spec.service.model is not None
+    assert spec.service.model.adapters == {"sql": "/adapters/sql", "b": "org/b"}
+    assert "--enable-lora" in spec.command
+    assert spec.env == {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+
+
 @pytest.mark.parametrize(
     ("typed", "field"),
     [
+        (("ollama", "m", "--adapter", "a=/a"), "--adapter: ollama loads no adapters"),
+        (("vllm", "m", "--adapter", "a"), "--adapter: a is not NAME=SOURCE"),
+        (("vllm", "m", "--adapter", "a=1", "--adapter", "a=2"), "--adapter: a=2 is named twice"),
+        (("vllm", "m", "--adapter", "m=1"), "--adapter"),
         (("vllm", "a model"), "MODEL"),
         (("vllm", "m", "--name", "No Name"), "--name"),
         (("vllm", "m", "--gpus", "-1"), "--gpus"),

@@ -245,7 +245,9 @@ def test_only_the_front_says_which_model_a_request_names(tmp_path: Any) -> None:
     ("kind", "model", "field"),
     [
         ("inference", {"name": "m", "aliases": ["a", "m"]}, "service.model.aliases[1]"),
-        ("inference", {"name": "m", "aliases": ["a"], "adapters": ["a"]}, "service.model.adapters[0]"),
+        ("inference", {"name": "m", "aliases": ["a"], "adapters": {"a": "/a"}}, "service.model.adapters.a"),
+        ("inference", {"name": "m", "adapters": {"a": ""}}, "service.model.adapters.a"),
+        ("inference", {"name": "m", "adapters": {"a b": "/a"}}, "service.model.adapters"),
         ("inference", {"name": "a model"}, "service.model.name"),
         ("notebook", {"name": "m"}, "service.model"),
     ],

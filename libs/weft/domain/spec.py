@@ -66,6 +66,9 @@ ModelName = Annotated[
     str,
     Meta(pattern=MODEL_NAME_PATTERN, description="The name of a model, such as `meta-llama/Llama-3.1-8B-Instruct`."),
 ]
+AdapterSource = Annotated[
+    str, Meta(min_length=1, max_length=4096, description="A path in the container, or a repository.")
+]
 Command = Annotated[tuple[Argument, ...], Meta(min_length=1, max_length=1024)]
 Env = Annotated[dict[EnvName, EnvValue], Meta(max_length=1024)]
 Digest = Annotated[str, Meta(pattern=DIGEST_PATTERN, description="A SHA-256, as 64 hexadecimal digits.")]
@@ -368,14 +371,16 @@ class ServiceProtocol(StrEnum):
 class ServedModel(_Strict, frozen=True, kw_only=True):
     """The model that a service serves by OpenAI's API: each of the names leads to the service at the router's `/v1`.
 
-    `aliases`: other names of the model. `adapters`: names of its adapters (LoRA), which the engine serves too. The body
-    of a request is passed on as it is, so that the engine must know each of these names. `tokens_per_minute`: that each
-    of Weft's tokens may use of it, prompts and answers together; the router refuses more with 429.
+    `aliases`: other names of the model, or of adapters, that the engine knows from its start: the body of a request is
+    passed on as it is. `adapters`: its adapters (LoRA), by their names. The router has a replica load one by vLLM's API
+    before the first request that names it goes there; the source is a path in the container, or another that the engine
+    takes. `tokens_per_minute`: that each of Weft's tokens may use of it, prompts and answers
+    together; the router refuses more with 429.
     """
 
     name: ModelName
     aliases: Annotated[tuple[ModelName, ...], Meta(max_length=32)] = ()
-    adapters: Annotated[tuple[ModelName, ...], Meta(max_length=256)] = ()
+    adapters: Annotated[dict[ModelName, AdapterSource], Meta(max_length=256)] = {}
     tokens_per_minute: Annotated[int, Meta(ge=1, le=10**12)] | None = None
 
     @property

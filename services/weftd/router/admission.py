@@ -3,7 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from itertools import count
+from math import inf
 
 import msgspec
 from msgspec import structs
@@ -11,6 +13,7 @@ from msgspec import structs
 from weft.messages.serving import OPENAI_CALLS
 from weft.store import StoreUnavailableError
 from weft.store.tenants import Access
+from weftd.router.adapters import Adapters
 from weftd.router.answers import (
     Question,
     admitted,
@@ -47,6 +50,7 @@ USED = "this link was used, is too old, or is for another service: `weft open` p
 BY_TOKEN, BY_COOKIE = "token", "cookie"
 HELD_SLACK = 1000
 CALLS_MAX = 100_000  # at the front for models, of which no end was heard
+LEFT = 499  # the status in Caddy's log of a request whose client has left
 FOREIGN = (
     "a page of another origin sent this request with the cookie of the person who looks at it; a program that has a"
     " token sends it as 'Authorization: Bearer TOKEN'"
@@ -72,12 +76,14 @@ class Admission:
     ) -> None:
         self.routing = routing
         self.table = ServiceTable()
+        self.adapters = Adapters()
         self.refused: dict[int, int] = {}  # requests by the status of our refusal
         self._tokens, self._domains, self._boot, self._clock = tokens, domains, boot, clock
         self._wake, self._drained, self._secure, self._passages = wake, drained, secure, passages
         self._held: dict[int, str] = {}  # the tokens of the requests that are relayed
         self._calls: dict[str, Call] = {}  # at the front for models, the oldest first
         self._budgets = TokenBudgets()
+        self._loads: dict[str, asyncio.Task[Refused | None]] = {}  # by the call at the front
         self._tickets = count(1)
         self._waiting: dict[int, HeldQuestion] = {}
         self._looking_up: set[asyncio.Task[None]] = set()
@@ -381,6 +387,12 @@ class Admission:
         assert service is not None, "only a request for a service is given a replica"
         if (call := self._calls.get(answer.call)) is not None:
             call.waited = answer.granted - answer.arrived
+        model, left = asking.question.model, answer.deadline - self._clock()
+        then = partial(self._loaded, asking, answer)
+        if (loading := self.adapters.loading(service, answer, model, seconds=left, then=then)) is not None:
+            answer.granted = inf  # until Caddy passes it on, so that `settle` does not miss it there
+            asking.connection.looking_up = self._loads[asking.question.call] = loading
+            return
         moves = not asking.question.failed
         kept = HTTP if asking.question.method in SAFE else ONCE
         whole = asking.route.by_host or bool(asking.route.front)  # nothing is taken off the path
@@ -398,6 +410,16 @@ class Admission:
                 by=asking.by,
             )
         )
+
+    def _loaded(self, asking: HeldQuestion, request: InFlightRequest, refusal: Refused | None) -> None:
+        """The adapter of a request is at its replica. `refusal`: it is not, and the place there is free again."""
+        del self._loads[asking.question.call]
+        request.granted = self._clock()
+        if refusal is None:
+            self._say(asking, request)
+        else:
+            self.tell(self.routing.ended(request.number, self._clock(), status=LEFT, first=None, took=None))
+            self._refuse(asking, refusal)
 
     def _way(self, asking: HeldQuestion, service: RoutedService, request: InFlightRequest) -> str:
         """The address to which Caddy passes the request on: the replica's, or one that the relay can cut."""
@@ -444,6 +466,8 @@ class Admission:
     def leave_call(self, call: str) -> None:
         """The client of a call at the front for models has left."""
         self.leave([ticket for ticket, asking in self._waiting.items() if asking.question.call == call])
+        if (loading := self._loads.get(call)) is not None:
+            loading.cancel()
 
     # ends
 

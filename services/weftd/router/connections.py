@@ -19,7 +19,7 @@ class AdmissionConnection(asyncio.Protocol):
 
     def __init__(self, admission: Asked) -> None:
         self.ticket = 0  # of the question that waits
-        self.looking_up: asyncio.Task[None] | None = None
+        self.looking_up: asyncio.Task[object] | None = None
         self._admission = admission
         self._transport: asyncio.Transport | None = None
         self._read = b""

@@ -118,6 +118,7 @@ async def run(
         )
     finally:
         taking.cancel()
+        await shell.admission.adapters.close()
 
 
 class Shell:

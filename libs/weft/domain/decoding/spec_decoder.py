@@ -353,11 +353,13 @@ def _check_model(spec: JobSpec, model: ServedModel) -> None:
     if not spec.is_service:
         raise SpecError("service.model", f"is for kind {Kind.INFERENCE}, this is {spec.kind}")
     named: set[str] = {model.name}
-    for field in ("aliases", "adapters"):
-        for number, name in enumerate(getattr(model, field)):
-            if name in named:
-                raise SpecError(f"service.model.{field}[{number}]", f"{name} is named twice")
-            named.add(name)
+    for number, name in enumerate(model.aliases):
+        if name in named:
+            raise SpecError(f"service.model.aliases[{number}]", f"{name} is named twice")
+        named.add(name)
+    for name in model.adapters:
+        if name in named:
+            raise SpecError(f"service.model.adapters.{name}", "is named twice")
 
 
 def _durations(spec: JobSpec) -> Iterable[tuple[str, str]]:

@@ -16,6 +16,7 @@ from weft.client.place import PATIENT_SECONDS
 from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weftd.cli import connection, page
 from weftd.cli.cli_error import CliError
+from weftd.cli.formatting import clean
 from weftd.cli.jobs.submitted import submitted_line
 from weftd.cli.migration.written import lines_of, name_of
 
@@ -41,6 +42,8 @@ class Recipe(Struct, frozen=True):
     concurrency: int
     openai: bool = True
     gpus: int = 1
+    adapters: tuple[str, ...] = ()  # arguments with which it loads adapters while it runs; none: it cannot
+    adapters_env: tuple[str, ...] = ()
 
 
 RECIPES = {
@@ -50,6 +53,8 @@ RECIPES = {
         lambda model, name: (model, "--served-model-name", name, "--host", "0.0.0.0", "--port", str(PORT)),
         "/health",
         64,
+        adapters=("--enable-lora",),
+        adapters_env=("VLLM_ALLOW_RUNTIME_LORA_UPDATING",),
     ),
     "sglang": Recipe(
         "lmsysorg/sglang:latest",
@@ -101,6 +106,7 @@ OPTIONS = {
     "name": "--name",
     "image": "--image",
     "service.model.name": "MODEL",
+    "service.model.adapters": "--adapter",
     "roles.worker.gpus": "--gpus",
     "roles.worker.memory": "--memory",
     "roles.worker.replicas.max": "--max",
@@ -121,6 +127,13 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("--print", dest="prints", action="store_true", help="print the job file, and submit nothing")
     parser.add_argument("--name", dest="job_name", metavar="NAME", help="name of the job (default: after the model)")
     parser.add_argument("--as", dest="served", metavar="NAME", help="name of the model for clients (default: MODEL)")
+    parser.add_argument(
+        "--adapter",
+        action="append",
+        default=[],
+        metavar="NAME=SOURCE",
+        help="adapter (LoRA) that clients name as a model; repeat it",
+    )
     parser.add_argument("--image", metavar="I", help="container image (default: the engine's own)")
     parser.add_argument("--gpus", type=int, metavar="N", help="whole GPUs of each replica (default: by the engine)")
     parser.add_argument("--memory", metavar="SIZE", default="16GiB", help="memory of each replica (default: 16GiB)")
@@ -139,11 +152,30 @@ async def serve(args: argparse.Namespace) -> int:
         try:
             submitted = await client.submit(text.encode(), content="yaml")
         except Refused as error:
-            raise CliError(error.reason, field=OPTIONS.get(error.field, error.field)) from error
+            raise CliError(error.reason, field=_option(error.field)) from error
     page.notes_on(args, submitted.notes)
     page.answered(args, submitted, submitted.id)
     page.note(submitted_line(submitted))
     return 0
+
+
+def _option(field: str) -> str:
+    """The option that sets a field of the job file, or a value in it."""
+    return next((option for name, option in OPTIONS.items() if f"{field}.".startswith(f"{name}.")), field)
+
+
+def _adapters(args: argparse.Namespace, recipe: Recipe) -> dict[str, str]:
+    if not recipe.adapters:
+        able = ", ".join(name for name, one in RECIPES.items() if one.adapters)
+        raise CliError(f"{args.engine} loads no adapters by their names here: {able} does", field="--adapter", status=2)
+    found: dict[str, str] = {}
+    for text in args.adapter:
+        name, given, source = text.partition("=")
+        if not (name and given and source) or name in found:
+            wrong = "is named twice" if name in found else "is not NAME=SOURCE, such as sql=/adapters/sql"
+            raise CliError(f"{clean(text[:100])} {wrong}", field="--adapter", status=2)
+        found[name] = source
+    return found
 
 
 def job_file(args: argparse.Namespace) -> str:
@@ -157,12 +189,17 @@ def job_file(args: argparse.Namespace) -> str:
     service |= {"timeout": "10m", "start": "30m"}
     if recipe.openai:
         service["model"] = {"name": served}
+    arguments = recipe.arguments(args.model, served)
+    if args.adapter:
+        service["model"] = {"name": served, "adapters": _adapters(args, recipe)}
+        arguments = (*arguments, *recipe.adapters)
     job: dict[str, Any] = {
         "name": args.job_name or name_of(re.split(r"[/:]", args.model.rstrip("/"))[-1], "model"),
         "kind": "inference",
         "image": args.image or recipe.image,
         "entrypoint": list(recipe.entrypoint),
-        "command": list(recipe.arguments(args.model, served)),
+        "command": list(arguments),
+        **({"env": dict.fromkeys(recipe.adapters_env, "1")} if args.adapter else {}),
         "roles": {
             "worker": {
                 "replicas": {"min": 0, "want": 1, "max": args.max},
@@ -178,5 +215,5 @@ def job_file(args: argparse.Namespace) -> str:
     try:
         decode_spec(text.encode(), content="yaml")
     except SpecError as error:
-        raise CliError(error.reason, field=OPTIONS.get(error.field, error.field), status=2) from error
+        raise CliError(error.reason, field=_option(error.field), status=2) from error
     return text

@@ -231,13 +231,13 @@ class ServiceQueue:
 
     def read(self, answer: AnswerRead, *, waited: float, batch: bool = False) -> None:
         """The front has read an answer, whose request had waited this number of seconds for its replica."""
+        if batch:
+            return  # no objective holds for it, and its tokens ask for no replica
         counts, service = self.counts, self.service
         counts.read += 200 <= answer.status < 300
         counts.tokens_in += answer.tokens_in
         counts.tokens_out += answer.tokens_out
         counts.tokens_cached += answer.cached
-        if batch:
-            return  # no objective holds for it
         if answer.first is not None:
             counts.first_tokens[bucket_of(answer.first)] += 1
         if answer.each is not None:

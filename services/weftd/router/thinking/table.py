@@ -86,6 +86,7 @@ class RoutedService(Struct, frozen=True, kw_only=True):
     trouble: str = ""
     models: tuple[str, ...] = ()  # names by which the front for models leads to it
     tokens_per_minute: int | None = None  # that each token may use there
+    adapters: dict[str, str] = {}  # sources, by those of `models` that a replica loads first
     replicas: tuple[RoutedReplica, ...] = ()
 
 
@@ -249,6 +250,7 @@ def routed(job: ServingJob, addresses: Mapping[str, str], endpoints: Endpoints) 
         served=job.served or takes,
         models=() if rules.model is None else rules.model.names,
         tokens_per_minute=None if rules.model is None else rules.model.tokens_per_minute,
+        adapters={} if rules.model is None else rules.model.adapters,
         trouble="" if takes else endpoints.trouble(job.id, _endpoints_of(job, endpoints)),
         replicas=replicas,
     )
