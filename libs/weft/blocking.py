@@ -27,7 +27,7 @@ from weft.messages.sweeps import SweepRow, SweepView
 from weft.notebook import Live, live
 
 if TYPE_CHECKING:
-    from weft.planning.reasons.explain import Explanation
+    from weft.messages.http.explanation import Explanation
 
 T = TypeVar("T")
 _END_SECONDS = 2.0

@@ -267,13 +267,27 @@ def test_what_a_user_types_loads_nothing_that_only_a_service_needs() -> None:
     assert loaded.stdout.strip() == ""
 
 
-@pytest.mark.parametrize("name", ["run", "ps", "logs", "explain"])
+HEAVY = {"rich", "aiohttp", "yaml", "pathspec", "shtab", "tempfile", "tomllib", "zipfile", "difflib"}
+HEAVY |= {"weft.planning", "weft.messages.http.explanation", "weft.messages.webhooks", "weft.packing"}
+
+
+def loaded_of(*modules: str) -> set[str]:
+    """The modules of HEAVY that a program has once it has imported these."""
+    code = f"import sys, {', '.join(modules)}; print(*({HEAVY!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("name", ["run", "ps", "logs", "explain", "completion"])
 def test_a_command_imports_what_draws_and_what_few_need_when_it_needs_it(name: str) -> None:
-    """These libraries are more than half of what such a command would cost."""
-    slow = {"rich", "aiohttp", "yaml", "pathspec", "weft.planning.capacity", "weft.messages.webhooks", "weft.packing"}
-    code = f"import sys, weftd.cli.__main__, {COMMANDS[name].module}; print(*sorted({slow!r} & set(sys.modules)))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert loaded.stdout.strip() == ("weft.packing" if name == "run" else "")
+    """These modules are more than half of what such a command would cost."""
+    assert loaded_of("weftd.cli.__main__", COMMANDS[name].module) == set()
+
+
+def test_drawing_an_explanation_imports_nothing_of_the_planning_that_made_it() -> None:
+    drawing = loaded_of("weftd.cli.rendering.explanation")
+    assert "weft.messages.http.explanation" in drawing
+    assert "weft.planning" not in drawing
 
 
 def test_a_terminal_that_cannot_spell_a_bar_gets_one_in_ascii() -> None:

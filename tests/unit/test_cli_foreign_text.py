@@ -22,6 +22,7 @@ from weft.messages.http import (
     NodesView,
     Submitted,
 )
+from weft.messages.http.explanation import Explanation
 from weft.messages.http.quotas import QuotaDeleted, QuotasView, QuotaView
 from weft.messages.http.services import EndpointsView
 from weft.messages.http.tenants import TenantsView, TenantView, TokenMade, TokensView
@@ -30,7 +31,6 @@ from weft.messages.secrets import SecretDeleted, SecretsView, SecretView
 from weft.messages.series import UsageView
 from weft.messages.webhooks import WebhookMade, WebhooksView, WebhookView
 from weft.messages.whatif import WhatIfView
-from weft.planning.reasons.explain import Explanation
 from weftd.cli import page
 from weftd.cli.__main__ import main
 

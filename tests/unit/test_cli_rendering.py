@@ -9,8 +9,8 @@ from weft.domain.job import Cause, CauseCode, JobState
 from weft.domain.sizes import RoleSize
 from weft.domain.spec import ResizeHow
 from weft.messages.http import GpuScoreView, RunView
+from weft.messages.http.explanation import Explanation
 from weft.messages.signals import GpuSample
-from weft.planning.reasons.explain import Explanation
 from weftd.cli.cluster.nodes import drawn as nodes_page
 from weftd.cli.rendering.cluster import cluster_screen
 from weftd.cli.rendering.context import bar, progress_text

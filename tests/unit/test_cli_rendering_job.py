@@ -8,8 +8,8 @@ from weft.domain.decoding.spec_decoder import decode_spec
 from weft.domain.job import Allocation, Cause, CauseCode, JobState, Placement
 from weft.messages.eta import Basis, Estimate, EtaOf, Helps, Sooner, TrackRecord
 from weft.messages.http import RunView
+from weft.messages.http.explanation import ClosedSeen, Explanation, HolderSeen
 from weft.messages.signals import RunSample
-from weft.planning.reasons.explain import ClosedSeen, Explanation, HolderSeen
 from weftd.cli.rendering.explanation import explanation
 from weftd.cli.rendering.jobs import (
     description,

@@ -25,8 +25,8 @@ from weft.messages.http import (
     NodesView,
     RunView,
 )
+from weft.messages.http.explanation import Explanation
 from weft.messages.signals import Finding, RankVerdict
-from weft.planning.reasons.explain import Explanation
 from weftd.cli.jobs.logs import LineWriter, last_lines
 from weftd.cli.rendering.failure import hint
 

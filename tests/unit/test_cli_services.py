@@ -14,6 +14,7 @@ from weft.domain.sizes import RoleSize
 from weft.domain.spec import JobSpec, Kind, Objective
 from weft.messages.asks import AskKind
 from weft.messages.http import Accepted, JobsView, NodesView
+from weft.messages.http.explanation import Explanation
 from weft.messages.http.services import (
     LoanView,
     RequestsView,
@@ -21,7 +22,6 @@ from weft.messages.http.services import (
     UnreadyView,
     UpdateView,
 )
-from weft.planning.reasons.explain import Explanation
 from weftd.cli.__main__ import parse
 from weftd.cli.cli_error import CliError
 from weftd.cli.rendering.context import RenderContext

@@ -9,7 +9,7 @@ from tests.support.steps import placement
 from weft.domain.job import Cause, CauseCode, JobEvent, JobState
 from weft.domain.spec import Kind
 from weft.messages.http import EventData, EventView, JobView
-from weft.planning.reasons.explain import Explanation
+from weft.messages.http.explanation import Explanation
 from weftd.cli.demo.burst import Burst
 from weftd.cli.demo.checks import Evidence, judge, spent
 

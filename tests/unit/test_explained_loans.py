@@ -7,7 +7,8 @@ from rich.console import Console
 
 from tests.support.builders import GIB, job, node
 from weft.domain.job import Allocation, Cause, CauseCode, Job, JobState, Loan, Placement, Revision
-from weft.planning.reasons.explain import Explanation, explain
+from weft.messages.http.explanation import Explanation
+from weft.planning.reasons.explain import explain
 from weftd.cli.rendering.context import RenderContext
 from weftd.cli.rendering.explanation import explanation
 

@@ -9,8 +9,8 @@ from tests.support.builders import GIB, job, node
 from weft.domain.cluster import NO_SHARES, NOT_HELD_TO_SHARES
 from weft.domain.job import Allocation, Job, JobState, Placement
 from weft.domain.shares import Share
+from weft.messages.http.explanation import BesideSeen, ShareSeen
 from weft.messages.signals import HostSample, NodeSampled, RunSample, ShareSample
-from weft.planning.reasons.explain import BesideSeen, ShareSeen
 from weft.store.tenants import Access
 from weftd.cli.rendering.shares import share_lines
 from weftd.gateway.readmodel.cluster import LiveCluster

@@ -8,8 +8,9 @@ from tests.support.builders import job, node
 from tests.support.steps import placement
 from weft.domain.job import CauseCode, Job, JobState
 from weft.domain.spec import Pin, Role
+from weft.messages.http.explanation import Explanation
 from weft.planning.capacity import free_capacity_of
-from weft.planning.reasons.explain import Explanation, explain
+from weft.planning.reasons.explain import explain
 from weft.planning.reasons.refusals import why_not
 from weft.planning.resource_request import resource_request_of_job
 

@@ -18,11 +18,12 @@ from weft.domain.job import HELD_FOR, CauseCode, Job, JobState
 from weft.domain.spec import JobSpec, Replicas, Role
 from weft.messages.asks import AskKind
 from weft.messages.eta import Basis, Estimate, EtaOf, Helps, Sooner
+from weft.messages.http.explanation import Explanation
 from weft.planning.eta.ends import Steps
 from weft.planning.eta.learnt import Lasted, learn
 from weft.planning.eta.starts import TICK_S, PoolToCome
 from weft.planning.eta.told import agreed, ends_of, to_come
-from weft.planning.reasons.explain import Explanation, explain
+from weft.planning.reasons.explain import explain
 from weftd.cli.rendering.context import RenderContext
 from weftd.cli.rendering.explanation import explanation
 from weftd.cli.rendering.jobs import when_text

@@ -24,7 +24,7 @@ from weft.messages.metrics import MetricsView
 from weft.notebook import job_html
 
 if TYPE_CHECKING:
-    from weft.planning.reasons.explain import Explanation
+    from weft.messages.http.explanation import Explanation
 
 T = TypeVar("T")
 

@@ -39,7 +39,7 @@ from weft.messages.sweeps import SweepView
 
 if TYPE_CHECKING:
     from weft.client.sessions import RunSession
-    from weft.planning.reasons.explain import Explanation
+    from weft.messages.http.explanation import Explanation
 
 
 RETRY_SECONDS_MAX = 30.0
@@ -285,7 +285,7 @@ class Client(
         return RunSession(self._wire, job_path(job, "/attach"), query, command)
 
     async def explain(self, job: str) -> "Explanation":
-        from weft.planning.reasons.explain import Explanation  # slow to import
+        from weft.messages.http.explanation import Explanation  # slow to import
 
         return await self._wire.ask("GET", job_path(job, "/explain"), Explanation)
 

@@ -12,8 +12,6 @@ The file has tokens, so that nobody else may read it: one that others can read i
 import json
 import os
 import re
-import tempfile
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -90,6 +88,8 @@ def read_contexts(environment: Mapping[str, str]) -> Contexts:
             if os.name == "posix" and os.fstat(file.fileno()).st_mode & OTHERS:
                 raise ClientError(f"others can read {path}, which has tokens: `chmod 600 {path}`")
             text = file.read(FILE_BYTES_MAX)
+        import tomllib  # slow to import, and many have no such file
+
         return msgspec.convert(tomllib.loads(text.decode()), Contexts)
     except FileNotFoundError:
         return Contexts()
@@ -101,6 +101,8 @@ def read_contexts(environment: Mapping[str, str]) -> Contexts:
 
 def write_contexts(environment: Mapping[str, str], contexts: Contexts) -> Path:
     """Write the file whole, in place of the one before; only the person may read it. Raises ClientError."""
+    import tempfile  # slow to import, and only a sign-in writes
+
     path = config_file(environment)
     try:
         path = path.resolve()  # a link to a file elsewhere stays one

@@ -156,7 +156,8 @@ class Requests:
         """Try each address of the host, and raise the error of the last."""
         tls = self._tls() if self._is_secure else None
         loop, error = asyncio.get_running_loop(), OSError(f"{self._host} has no address")
-        for *_, address in await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM):
+        host = self._host.encode() if self._host.isascii() else self._host  # the codec of IDNA is slow to import
+        for *_, address in await loop.getaddrinfo(host, self._port, type=socket.SOCK_STREAM):
             try:
                 async with asyncio.timeout(seconds):
                     name = self._host if tls else None

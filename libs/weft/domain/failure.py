@@ -62,6 +62,19 @@ _TIMEOUTS = (
 )
 
 
+FAULTS: Mapping[FailureClass, str] = {
+    FailureClass.PROGRAM: "its program failed",
+    FailureClass.MEMORY: "it needs more memory than it asks for",
+    FailureClass.LIMIT: "it reached its time limit",
+    FailureClass.GPU: "a GPU failed",
+    FailureClass.NODE: "its node failed it",
+    FailureClass.NETWORK: "its ranks lost each other",
+    FailureClass.STORE: "Weft could not store or decide what followed, or an object store did not give its data",
+    FailureClass.UNKNOWN: "nothing shows whose fault it was",
+}
+"""Each class in words."""
+
+
 class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A try of a job that failed. `nodes`: those of the ranks that failed, as far as they are known; `step`: the last
     step that it reported."""

@@ -4,7 +4,6 @@ Exit status: 0 done, 1 refused or failed, 2 the command line makes no sense, 130
 """
 
 import argparse
-import difflib
 import errno
 import gc
 import os
@@ -142,6 +141,8 @@ def _misplaced(word: str, rest: Sequence[str]) -> str:
 
 
 def _unknown(name: str) -> str:
+    import difflib  # slow to import
+
     close = difflib.get_close_matches(name, COMMANDS, n=1)
     meant = f"did you mean `weft {close[0]}`?" if close else "`weft --help` lists them"
     return f"no such {'option' if name.startswith('-') else 'command'}: {name}; {meant}"

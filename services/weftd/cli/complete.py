@@ -9,8 +9,6 @@ import asyncio
 import os
 from contextlib import suppress
 
-import shtab
-
 from weft.client import Client, ClientError
 from weftd.cli import connection
 from weftd.cli.cli_error import CliError
@@ -48,6 +46,8 @@ async def completion(args: argparse.Namespace) -> int:
 def script(shell: str) -> str:
     """The completion script of one of SHELLS, made from the parsers of all commands. The script calls `weft completion
     --names` for the names of jobs and nodes."""
+    import shtab  # a press of the Tab key asks for names alone
+
     parser = Parser(prog="weft")
     commands = parser.add_subparsers(parser_class=Parser)
     names = {command.module: name for name, command in COMMANDS.items()}
@@ -61,6 +61,8 @@ def script(shell: str) -> str:
 
 def _complete_values(parser: argparse.ArgumentParser) -> None:
     """Mark the arguments whose values are names of the cluster, or files."""
+    import shtab
+
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():

@@ -1,7 +1,6 @@
 """The parser of the command line: its mistakes in the words of the person who types."""
 
 import argparse
-import difflib
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -93,6 +92,8 @@ def nothing_given(actions: Sequence[argparse.Action], args: argparse.Namespace) 
 
 def meant(given: str, known: Sequence[str]) -> str:
     """`; did you mean running?`, if one of these is like what was given."""
+    import difflib  # a line without a mistake needs none
+
     close = difflib.get_close_matches(given.lower(), known, n=1) if 0 < len(given) <= SHOWN_MAX else []
     return f"; did you mean {close[0]}?" if close else ""
 

@@ -1,6 +1,5 @@
 """All mistakes in a specification that could not be decoded, each with its field and what would be right."""
 
-import difflib
 import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -108,12 +107,12 @@ class _Finder:
         """A field that does not exist, with the field of a similar name, or the place where this one belongs."""
         if len(name) > SHOWN_CHARACTERS_MAX:
             return "no such field"
-        if close := difflib.get_close_matches(name, known, n=1, cutoff=0.75):
+        if close := _close(name, known, cutoff=0.75):
             return f"no such field; did you mean {close[0]}?"
         homes = [home for home in self._homes.get(name, ()) if home != path and not _same_home(home, path)]
         if homes:
             return f"no such field here; it belongs in {homes[0] or 'the job itself'}"
-        elsewhere = difflib.get_close_matches(name, self._homes, n=1, cutoff=0.85)
+        elsewhere = _close(name, self._homes, cutoff=0.85)
         if elsewhere:
             return f"no such field; did you mean {_joined(self._homes[elsewhere[0]][0], elsewhere[0])}?"
         return "no such field"
@@ -245,10 +244,17 @@ def _same_home(home: str, path: str) -> bool:
     return home.startswith("roles.") and path.startswith("roles.") and home.count(".") == path.count(".")
 
 
+def _close(given: str, known: Iterable[str], *, cutoff: float = 0.6) -> list[str]:
+    """The name that is most like the given one; empty if none is."""
+    import difflib  # a command line without a mistake needs none
+
+    return difflib.get_close_matches(given, [*known], n=1, cutoff=cutoff)
+
+
 def _one_of(names: list[str], value: str) -> str:
     close = [name for name in names if value and name.startswith(value)]
     if len(value) <= SHOWN_CHARACTERS_MAX:
-        close = close or difflib.get_close_matches(value, names, n=1)
+        close = close or _close(value, names)
     meant = f"; did you mean {close[0]}?" if close else ""
     return f"expected one of {', '.join(names)}, not {_shown(value)}{meant}"
 

@@ -8,6 +8,7 @@ from msgspec import structs
 from weft.domain.job import CauseCode, Job, JobState
 from weft.domain.text import plural
 from weft.messages.eta import Basis, Estimate, EtaOf, Sooner
+from weft.messages.http.explanation import Explanation
 from weft.planning.eta.ends import Steps, left_of, reports_steps
 from weft.planning.eta.learnt import Lasting
 from weft.planning.eta.record import HIGH, LOW, MIDDLE, Range, TrackRecords
@@ -15,7 +16,6 @@ from weft.planning.eta.sooner import ANYBODY, Advised, sooner
 from weft.planning.eta.spread import TimeSpread
 from weft.planning.eta.starts import Foreseen, PoolToCome, estimate_of
 from weft.planning.jobs import ends_at
-from weft.planning.reasons.explain import Explanation
 
 
 def to_come(

@@ -1,37 +1,14 @@
 """Effects of quotas on a job, in words and numbers."""
 
-from msgspec import Struct
-
 from weft.domain.job import Cause, CauseCode, Job
 from weft.domain.quotas import ALL, Amounts, gpus_text
 from weft.domain.shares import WHOLE
 from weft.domain.text import plural
+from weft.messages.http.explanation import Borrows, QuotaSeen
 from weft.planning.quota.ledger import Ledger, OverLimit, QuotaFit
 from weft.planning.quota.ranks import may_start
 
 BORROWERS_MAX = 20
-
-
-class Borrows(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A tenant that holds more than it is guaranteed. `tenant` is empty where the reader may not know it."""
-
-    tenant: str = ""
-    gpus: float
-
-
-class QuotaSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The quota of a job's tenant, in GPUs: what it is guaranteed, holds, and may hold (None: no limit). `borrows`:
-    what it holds beyond its guarantee; `lends`: how much of its guarantee is in use by others; `borrowers`: the tenants
-    that hold more than they are guaranteed, the largest first."""
-
-    tenant: str
-    group: str = ""
-    guaranteed: float = 0.0
-    holds: float = 0.0
-    limit: float | None = None
-    borrows: float = 0.0
-    lends: float = 0.0
-    borrowers: tuple[Borrows, ...] = ()
 
 
 def quota_seen(ledger: Ledger, tenant: str, lendable: Amounts) -> QuotaSeen:

@@ -5,22 +5,18 @@ It calls the same functions that place jobs, on a snapshot, so its answer is the
 
 from collections.abc import Sequence
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from weft.domain.classes import CLASS_LABEL, JOB_CLASSES, class_of, unknown_class
 from weft.domain.cluster import Node
-from weft.domain.failure import FailureClass, class_of_cause
+from weft.domain.failure import class_of_cause
 from weft.domain.job import HELD_FOR, Cause, CauseCode, Job, JobState
 from weft.domain.quantity import duration_text
 from weft.domain.quotas import ALL, Quota
-from weft.domain.shares import Share
-from weft.domain.sizes import RoleSize, how_resized, is_elastic, sizes_of, why_never
-from weft.domain.spec import ResizeHow
+from weft.domain.sizes import how_resized, is_elastic, sizes_of, why_never
 from weft.domain.text import listed, plural
 from weft.health.spares import SPARES
-from weft.messages.eta import Estimate, Sooner
-from weft.messages.http.services import ServiceView
-from weft.messages.signals import ShareSample
+from weft.messages.http.explanation import ClosedSeen, Explanation, HolderSeen, SilentSeen
 from weft.planning.awaiting import AWAITS_AT
 from weft.planning.borrowing import why_nobody_lends
 from weft.planning.capacity import FreeCapacity, free_capacity_of
@@ -29,10 +25,10 @@ from weft.planning.in_order import KnownPlaces, order_of, shares_of
 from weft.planning.jobs import asked_by, ends_at, standing_of
 from weft.planning.queue import place_of
 from weft.planning.quota.amounts import ledger_of, lendable, wanted_by
-from weft.planning.quota.told import QuotaSeen, quota_seen, quota_sentence, why_held
+from weft.planning.quota.told import quota_seen, quota_sentence, why_held
 from weft.planning.reasons.closed import closed_with_room, silent_seconds
 from weft.planning.reasons.failures import avoids_text
-from weft.planning.reasons.lent import LentSeen, lent_seen
+from weft.planning.reasons.lent import lent_seen
 from weft.planning.reasons.pins import in_the_way, with_holders
 from weft.planning.reasons.refusals import never_fits, why_not
 from weft.planning.reasons.shortages import models_considered
@@ -57,110 +53,6 @@ _ONLY_THE_SCHEDULER_SEES = frozenset(
 _QUOTAS_MATTER = frozenset(
     map(str, (CauseCode.NO_ROOM, CauseCode.HELD_BACK, CauseCode.MAKING_ROOM, CauseCode.FITS, CauseCode.OVER_QUOTA))
 )
-
-
-class HolderSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A job that holds what another waits for. `ends_at`: by its time limit at the latest, if it has one; `eta`: when
-    it ends, as its own explanation has it."""
-
-    job_id: str
-    name: str
-    tenant: str
-    state: JobState
-    priority: int
-    gpus: float
-    nodes: tuple[str, ...]
-    since: float
-    ends_at: float | None = None
-    eta: Estimate | None = None
-    submitter: str = ""
-
-
-class ClosedSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A node that takes no work and has room for a waiting replica. `by`, `since`: of its drain, if they are known."""
-
-    node_id: str
-    drained: bool
-    ready: bool
-    gpus_free: int
-    by: str = ""
-    since: float | None = None
-
-
-class SilentSeen(Struct, frozen=True, kw_only=True):
-    """A node on which the job is, and for how long it has not reported."""
-
-    node_id: str
-    seconds: float
-
-
-class BesideSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run that holds another share of the same GPU. `used`: the part of the GPU's time, 0–1, that it used lately;
-    None: not known, or another tenant's."""
-
-    job_id: str
-    name: str = ""
-    tenant: str = ""
-    rank: int = 0
-    share: Share
-    used: float | None = None
-
-
-class ShareSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a rank holds of a GPU. `got`: what it got of it lately, if its node knows. `enforced`: the node holds jobs
-    to their shares. `beside`: those that hold other shares."""
-
-    rank: int
-    node_id: str
-    gpu: int
-    share: Share
-    enforced: bool = True
-    got: ShareSample | None = None
-    beside: tuple[BesideSeen, ...] = ()
-
-
-class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`estimate_at`: when it could start at the latest, by time limits; None: unknown.
-
-    `policy`: the order, the placement and the backfill in force; `held_back_for`: the job that room is kept for.
-    `closed`: nodes that have room and take no work; `silent`: nodes of a placed job that do not report;
-    `stopped_for`: why the epoch before this one ended, of a job that is back in the queue. Of a job that may have
-    several sizes, `size`: by role; `resize`: how it takes another while it runs, or why it does not (`keeps_size_for`);
-    `sized_for`: why it should have the size that it should have, None: as it was submitted; `resized_for`: why its size
-    changed last. `shares`: what the first of its ranks hold of GPUs, of a job that shares them. `service`: of a
-    job that serves requests. `lent`: what the job lent to services; it grows back once there is room again. `quota`: of
-    its tenant, where quotas are in force. `eta`: when it starts, or, of a job that runs, ends; `sooner`: what would let
-    it start sooner. `fault`: the class of a job's failure. `submitter`: the name of the person who submitted it.
-    """
-
-    job_id: str
-    name: str
-    state: JobState
-    code: str
-    sentence: str
-    numbers: dict[str, float] = {}
-    holders: tuple[HolderSeen, ...] = ()
-    ahead: int = 0
-    estimate_at: float | None = None
-    policy: str = ""
-    held_back_for: str = ""
-    closed: tuple[ClosedSeen, ...] = ()
-    silent: tuple[SilentSeen, ...] = ()
-    stopped_for: Cause | None = None
-    size: dict[str, RoleSize] = {}
-    resize: ResizeHow | None = None
-    keeps_size_for: str = ""
-    sized_for: Cause | None = None
-    resized_for: Cause | None = None
-    shares: tuple[ShareSeen, ...] = ()
-    service: ServiceView | None = None
-    noted: Cause | None = None
-    lent: tuple[LentSeen, ...] = ()
-    quota: QuotaSeen | None = None
-    eta: Estimate | None = None
-    sooner: tuple[Sooner, ...] = ()
-    fault: FailureClass | None = None
-    submitter: str = ""
 
 
 def explain(

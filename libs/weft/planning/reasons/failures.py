@@ -1,23 +1,12 @@
 """Words for the failures of a job: whose fault they were, and which nodes its next try avoids for them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from weft.domain.failure import FailureClass, avoided
+from weft.domain.failure import avoided
 from weft.domain.job import Allocation, Job
 from weft.domain.text import listed
 
 NAMED_MAX = 3
-
-FAULTS: Mapping[FailureClass, str] = {
-    FailureClass.PROGRAM: "its program failed",
-    FailureClass.MEMORY: "it needs more memory than it asks for",
-    FailureClass.LIMIT: "it reached its time limit",
-    FailureClass.GPU: "a GPU failed",
-    FailureClass.NODE: "its node failed it",
-    FailureClass.NETWORK: "its ranks lost each other",
-    FailureClass.STORE: "Weft could not store or decide what followed, or an object store did not give its data",
-    FailureClass.UNKNOWN: "nothing shows whose fault it was",
-}
 
 
 def why_avoided(job: Job, allocations: Iterable[Allocation]) -> str:

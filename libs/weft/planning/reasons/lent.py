@@ -2,23 +2,13 @@
 
 from collections.abc import Sequence
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from weft.domain.job import Job
+from weft.messages.http.explanation import LentSeen
 from weft.planning.borrowing import still_owed
 
 LENT_MAX = 20
-
-
-class LentSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The GPUs that a job lent to a service. `ranks`: the number of its ranks that left; 0: all, and the job waits."""
-
-    service: str
-    name: str = ""
-    tenant: str = ""
-    gpus: float
-    ranks: int = 0
-    since: float = 0.0
 
 
 def lent_seen(job: Job, holding: Sequence[Job]) -> tuple[LentSeen, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from weft.client import Client
 from weft.domain.job import JobState
 from weft.messages.http import JobView
-from weft.planning.reasons.explain import Explanation
+from weft.messages.http.explanation import Explanation
 from weftd.cli.demo.burst import Burst
 
 LOOK_SECONDS = 0.25

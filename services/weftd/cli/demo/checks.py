@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from weft.domain.job import CauseCode, JobEvent, JobState
 from weft.messages.http import EventView, JobView
-from weft.planning.reasons.explain import Explanation
+from weft.messages.http.explanation import Explanation
 from weftd.cli.demo import parts
 from weftd.cli.demo.burst import Burst
 

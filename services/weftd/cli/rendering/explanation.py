@@ -9,12 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from weft.client.failure import LastWords
+from weft.domain.failure import FAULTS
 from weft.domain.job import HELD_FOR, Cause, CauseCode, JobState
 from weft.domain.text import gpu_text, plural
 from weft.messages.eta import Estimate
 from weft.messages.http import JobView
-from weft.planning.reasons.explain import Explanation, HolderSeen
-from weft.planning.reasons.failures import FAULTS
+from weft.messages.http.explanation import Explanation, HolderSeen
 from weftd.cli.formatting import clean, number, span
 from weftd.cli.rendering.context import RenderContext, plain, state_text, table
 from weftd.cli.rendering.jobs import last_words_text, when_text

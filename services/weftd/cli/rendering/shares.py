@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from weft.domain.quantity import size_text
 from weft.domain.text import plural
-from weft.planning.reasons.explain import BesideSeen, ShareSeen
+from weft.messages.http.explanation import BesideSeen, ShareSeen
 from weftd.cli.formatting import clean, share_text
 
 NOTABLE = 0.005  # of the GPU's time: less is shown as nothing

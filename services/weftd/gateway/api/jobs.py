@@ -23,8 +23,8 @@ from weft.messages.http import (
     SizeWanted,
     Submitted,
 )
+from weft.messages.http.explanation import Explanation
 from weft.messages.http.services import EndpointsView, UpdateWanted
-from weft.planning.reasons.explain import Explanation
 from weft.store import LargeAskWaitsError, TenantFullError, may_go_on
 from weftd.gateway.allowances import NoRoomError, check
 from weftd.gateway.api.selected import JobsSelected, selection_of, states_of, tenant_of

@@ -14,13 +14,12 @@ from weft.domain.sizes import is_elastic
 from weft.messages.eta import Estimate, Sooner
 from weft.messages.events import Event
 from weft.messages.http import PRIORITY_MAX
+from weft.messages.http.explanation import ClosedSeen, Explanation, HolderSeen, LentSeen, QuotaSeen, ShareSeen
 from weft.messages.nodes import DATA_COPIED, DATA_TO_COPY
 from weft.planning.eta.sooner import Advised
 from weft.planning.eta.starts import Foreseen, PoolToCome
 from weft.planning.eta.told import agreed, ends_of, to_come
-from weft.planning.quota.told import QuotaSeen
-from weft.planning.reasons.explain import ClosedSeen, Explanation, HolderSeen, ShareSeen, explain
-from weft.planning.reasons.lent import LentSeen
+from weft.planning.reasons.explain import explain
 from weft.planning.reasons.slow import SlowGpus
 from weft.store import GatewayStore
 from weft.store.tenants import Access

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from weft.domain.cluster import NO_SHARES, NOT_HELD_TO_SHARES, Node
 from weft.domain.job import Allocation, Job
+from weft.messages.http.explanation import BesideSeen, ShareSeen
 from weft.messages.signals import ShareSample
-from weft.planning.reasons.explain import BesideSeen, ShareSeen
 from weft.store.tenants import Access
 from weftd.gateway.readmodel.cluster import LiveCluster
 from weftd.gateway.readmodel.visibility import may_see
