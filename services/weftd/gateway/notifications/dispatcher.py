@@ -11,6 +11,7 @@ from collections.abc import Callable
 from weft.messages.events import Event, place_of
 from weft.store import GatewayStore, StoreUnavailableError, is_full
 from weft.store.webhooks import WebhookKept
+from weftd.gateway.duty import Duty
 from weftd.gateway.notifications.mailing import Mailer, MailError
 from weftd.gateway.notifications.posting import Poster, PostError
 from weftd.gateway.notifications.tracing import Tracing
@@ -26,8 +27,6 @@ from weftd.gateway.thinking.notifications.posts import (
 logger = logging.getLogger(__name__)
 
 DUTY = "telling"
-DUTY_SECONDS = 20.0  # a gateway that was killed is followed by another after so long
-RENEW_SECONDS = 5.0
 BEAT_SECONDS = 1.0
 WEBHOOKS_MAX = 2000  # in all
 PAGE = 20  # events of one read: some are large
@@ -58,10 +57,8 @@ class Dispatcher:
         self._tracing = tracing
         self._holder = holder
         self._now = now
-        self._clock = clock
         self._off_seconds = off_seconds
-        self._on_duty = False
-        self._taken_at = -RENEW_SECONDS
+        self._duty = Duty(store, DUTY, holder=holder, clock=clock)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._passed: dict[str, str] = {}  # the cursor up to which a webhook wants nothing more
         self._reading = asyncio.Semaphore(READS_AT_ONCE)
@@ -83,7 +80,7 @@ class Dispatcher:
         await self._renew()
         for webhook_id in [one for one, task in self._tasks.items() if task.done()]:
             self._tasks.pop(webhook_id).result()
-        if not self._on_duty:
+        if not self._duty.held:
             return
         newest = await self._store.events(newest=True, limit=1)
         if not newest:
@@ -104,20 +101,11 @@ class Dispatcher:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks.values())
-        if self._on_duty:
-            try:
-                await self._store.leave_duty(DUTY, holder=self._holder)
-            except StoreUnavailableError as error:
-                logger.warning("the duty to tell is left when its time is over: %s", error)
+        await self._duty.leave()
 
     async def _renew(self) -> None:
-        if self._clock() - self._taken_at < RENEW_SECONDS:
-            return
-        had, self._taken_at = self._on_duty, self._clock()
-        self._on_duty = await self._store.take_duty(DUTY, holder=self._holder, seconds=DUTY_SECONDS)
-        if self._on_duty and not had:
-            logger.debug("this gateway tells webhooks what happens")
-        if had and not self._on_duty:
+        had = self._duty.held
+        if not await self._duty.renew() and had:
             self._passed.clear()
             for task in self._tasks.values():
                 task.cancel()
