@@ -8,6 +8,7 @@ SAYS_LARGE = re.compile(r"\bspec\b|\brevisions\b")  # a specification may be a m
 BOUNDED = re.compile(r"\b(before|bytes_before) < ")
 
 WHY_NOT = {
+    "add_schedule": "writes",
     "admit": "asks_to_admit bounds them",
     "array_jobs": "no array has more than 32 MiB of specifications",
     "arrays_newest": "reads ids",
@@ -17,6 +18,8 @@ WHY_NOT = {
     "forget_contexts": "reads nothing",
     "job": "one job",
     "job_facts": "labels and checkpoints, which are small parts",
+    "schedules": "a specification that recurs has at most 64 KiB",
+    "schedules_to_try": "likewise",
     "service_versions": "reads ids and versions",
     "submit": "writes",
     "submit_array": "writes",

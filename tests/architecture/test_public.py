@@ -62,8 +62,8 @@ def test_a_method_of_a_job_has_the_same_parameters_with_and_without_an_event_loo
 
 
 def test_the_keywords_of_submit_are_the_fields_of_a_job_file() -> None:
-    """An array is submitted from a file, and Weft itself sets `element`."""
-    of_a_job = set(JobSpec.__struct_fields__) - {"array", "sweep", "sample", "element"}
+    """Arrays and recurring jobs are submitted from a file, and Weft itself sets `element` and `scheduled`."""
+    of_a_job = set(JobSpec.__struct_fields__) - {"array", "sweep", "sample", "element", "schedule", "scheduled"}
     assert set(typing.get_type_hints(JobFields)) == of_a_job | set(OF_THE_ROLE)
 
 

@@ -119,6 +119,7 @@ def path_of(route: Route[Any], job: str) -> str:
         path.replace("{label}", "test")
         .replace("{name}", "alice")
         .replace("{webhook}", "w-none")
+        .replace("{schedule}", "none")
         .replace("{array}", "a-none")
         .replace("{digest}", "0" * 64)
         .replace("{session}", "s-000000000000")

@@ -37,6 +37,7 @@ MAY_WRITE = {
         "INSERT": {
             *{"tenants", "tokens", "submissions", "asks", "events", "outbox", "tenant_submitted"},
             *{"webhooks", "duties", "quotas", "secrets", "contexts", "context_pieces", "sign_ins", "people"},
+            "schedules",
         },
         "UPDATE": {
             "quotas",
@@ -56,11 +57,12 @@ MAY_WRITE = {
             "tenants.idle_seconds_max",
             "tenant_submitted",
             "webhooks",
+            "schedules",
             "secrets",
             "contexts",
             "duties",
         },
-        "DELETE": {"tokens", "sign_ins", "quotas", "webhooks", "secrets", "contexts"},
+        "DELETE": {"tokens", "sign_ins", "quotas", "webhooks", "schedules", "secrets", "contexts"},
     },
     "scheduler": {
         "INSERT": {
@@ -84,7 +86,7 @@ MAY_WRITE = {
     },
     "router": {},
 }
-OF_GATEWAYS = {"webhooks", "duties", "secrets", "contexts", "context_pieces", "audit"}
+OF_GATEWAYS = {"webhooks", "schedules", "duties", "secrets", "contexts", "context_pieces", "audit"}
 SIGN_INS = {"sign_ins", "people"}  # a router looks sessions up, too
 MAY_NOT_READ = {
     "gateway": {
@@ -229,7 +231,7 @@ async def refused(connection: asyncpg.Connection, statement: str) -> bool:
 async def test_a_role_writes_what_is_its_own_and_nothing_else(server: Server, role: str) -> None:
     may = MAY_WRITE[role]
     tables = await columns(server)
-    assert len(tables) == 38
+    assert len(tables) == 39
     connection = await server.connect(role)
     wrong: list[str] = []
     for table, of_table in tables.items():

@@ -22,9 +22,10 @@ ENVIRONMENT = (
     "services/weftd/executor/machine/environment.py",
     "libs/weft/domain/contract.py",
     "libs/weft/domain/decoding/elements.py",
+    "services/weftd/gateway/thinking/schedules.py",
 )
 _MADE = "Made from the code by `python -m tests.support.reference`; a test holds it to the code."
-_SET_BY_WEFT = frozenset({"element"})
+_SET_BY_WEFT = frozenset({"element", "scheduled"})
 _GENERAL = ("Lower-case letters", "A size in", "A duration such", "An absolute path", "A container image.")
 _OF_PATTERNS = {
     TOKEN_PATTERN: "name",

@@ -66,6 +66,11 @@ FIELDS = {
     "JobSpec.early_stop": "Of a sweep or an array: elements that do worse than others are stopped; see docs/arrays.md.",
     "JobSpec.sample": "Of a sweep: rows drawn at random in place of the whole grid.",
     "JobSpec.after": "Other jobs on whose end it depends (docs/arrays.md).",
+    "JobSpec.schedule": "When it runs again and again: minute, hour, day of the month, month and day of the week, as"
+    " `0 3 * * *`; or the fields below ([schedules.md](schedules.md)).",
+    "Schedule.start_within": "How late a run may still start, after which it is left out; at least 1m.",
+    "Schedule.overlap": "The act for a run that is due while an earlier one is not over: `skip` drops it, `wait`"
+    " has it start after that one, `allow` beside it, and `replace` cancels that one.",
     "Role.replicas": "How many.",
     "Role.share": "A part of one GPU, in place of whole ones (docs/sharing.md).",
     "Role.memory": "Of each replica; a replica that takes more is ended.",
@@ -156,6 +161,7 @@ VARIABLES = {
     "RANK": "of several replicas, one with at most one GPU: as `WEFT_RANK`",
     "TF_CONFIG": "of several replicas: the cluster and the task, as TensorFlow reads them",
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "for `torchrun` in a job that resizes live",
+    "WEFT_DUE_AT": "the time at which a run of a schedule was due, as `2026-03-29T01:00Z`",
     "WEFT_ARRAY_COUNT": "of an element of an array: how many elements there are",
     "WEFT_ARRAY_ID": "of an element: the id of its array",
     "WEFT_ARRAY_INDEX": "of an element: its index",

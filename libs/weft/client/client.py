@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 from msgspec import structs
 
+from weft.client import seldom
 from weft.client.administration import AdministrationRequests
 from weft.client.cluster import ClusterRequests
 from weft.client.errors import Refused
 from weft.client.events import EventRequests
 from weft.client.files import FileRequests
 from weft.client.logs import LogRequests
-from weft.client.paths import array_path, job_path, without_empty
+from weft.client.paths import array_path, job_path, schedule_path, without_empty
 from weft.client.sign_ins import SignInRequests
 from weft.client.wire import JSON_HEADERS, Wire
 from weft.domain.job import JobState
@@ -96,8 +97,40 @@ class ArrayRequests:
         )
 
 
+class ScheduleRequests:
+    """The part of a client that lists, pauses, resumes and removes schedules, each by its id or its name."""
+
+    _wire: Wire
+
+    async def schedules(self) -> "seldom.SchedulesView":
+        """The schedules of this token's tenant; for an administrator all."""
+        found = await self._wire.ask("GET", "/v1/schedules", seldom.SchedulesView)
+        every, after = list(found.schedules), found.after
+        while after:
+            page = await self._wire.ask("GET", "/v1/schedules", seldom.SchedulesView, query={"after": after})
+            every, after = [*every, *page.schedules], page.after
+        return seldom.SchedulesView(schedules=tuple(every))
+
+    async def pause_schedule(self, schedule: str) -> "seldom.ScheduleView":
+        return await self._wire.ask("POST", schedule_path(schedule, "/pause"), seldom.ScheduleView)
+
+    async def resume_schedule(self, schedule: str) -> "seldom.ScheduleView":
+        return await self._wire.ask("POST", schedule_path(schedule, "/resume"), seldom.ScheduleView)
+
+    async def remove_schedule(self, schedule: str) -> "seldom.ScheduleView":
+        """Remove a schedule; its runs go on. The answer is the schedule as it was."""
+        return await self._wire.ask("DELETE", schedule_path(schedule), seldom.ScheduleView, once=True)
+
+
 class Client(
-    ArrayRequests, EventRequests, FileRequests, LogRequests, ClusterRequests, AdministrationRequests, SignInRequests
+    ArrayRequests,
+    ScheduleRequests,
+    EventRequests,
+    FileRequests,
+    LogRequests,
+    ClusterRequests,
+    AdministrationRequests,
+    SignInRequests,
 ):
     """Requests to one gateway, with one tenant's token. A `job` argument is an id, or a name: the newest job of it."""
 

@@ -16,7 +16,7 @@ from weft.domain.decoding.yaml_reader import DocumentError, read_yaml
 
 ROLE = "worker"
 OF_THE_ROLE = ("replicas", "gpus", "share", "cpus", "memory", "shm", "egress")
-_NOT_YET = ("array", "sweep")
+_NOT_YET = ("array", "sweep", "schedule")
 _OF_A_SHELL = frozenset({"|", "||", "&", "&&", ";", "<", ">", ">>"})
 _ENDINGS = (".yaml", ".yml", ".json")
 
@@ -92,7 +92,8 @@ def specification(given: Given | None, fields: JobFields, *, cwd: str) -> dict[s
     asked: dict[str, Any] = {**_mapping_of(given), **fields}
     for name in _NOT_YET:
         if name in asked:
-            raise _refused(name, "one call submits one job; `weft submit FILE` submits arrays and sweeps", asked[name])
+            why = "one call submits one job; `weft submit FILE` submits arrays, sweeps and schedules"
+            raise _refused(name, why, asked[name])
     for name in fields:
         if name not in JobFields.__annotations__:
             close = difflib.get_close_matches(name, JobFields.__annotations__, n=1)

@@ -16,6 +16,10 @@ def array_path(array: str, rest: str = "") -> str:
     return f"/v1/arrays/{path_part(array)}{rest}"
 
 
+def schedule_path(schedule: str, rest: str = "") -> str:
+    return f"/v1/schedules/{path_part(schedule)}{rest}"
+
+
 def path_part(text: str) -> str:
     """One part of a path, quoted. An empty text, `.` and `..` become `-`, which names nothing: else the path would be
     another request's. Raises ClientError for bytes that are no UTF-8."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from weft.messages.http.quotas import QuotasView as QuotasView
     from weft.messages.http.quotas import QuotaView as QuotaView
     from weft.messages.http.quotas import QuotaWanted as QuotaWanted
+    from weft.messages.http.schedules import SchedulesView as SchedulesView
+    from weft.messages.http.schedules import ScheduleView as ScheduleView
     from weft.messages.http.sign_ins import CodeMade as CodeMade
     from weft.messages.http.sign_ins import IdentityView as IdentityView
     from weft.messages.http.sign_ins import SessionEnded as SessionEnded
@@ -61,6 +63,7 @@ _MODULES = {
         "QuotaWanted",
         "QuotasView",
     ),
+    "weft.messages.http.schedules": ("ScheduleView", "SchedulesView"),
     "weft.messages.http.sign_ins": (
         "CodeMade",
         "IdentityView",

@@ -10,6 +10,7 @@ from weft.domain.arrays import Element, Indices
 from weft.domain.dependencies import AFTER_MAX, After, CheckpointSource
 from weft.domain.object_store.urls import OBJECT_URL_PATTERN
 from weft.domain.quantity import DURATION_PATTERN, SIZE_PATTERN, duration_seconds, size_bytes
+from weft.domain.schedules import Cron, Schedule, ScheduledRun
 from weft.domain.shares import Share, is_thousandths, thousandths
 from weft.domain.sweeps import SWEPT_MAX, Sample, SweepName, SweepValues
 from weft.domain.ulimits import Ulimits
@@ -526,6 +527,10 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
         bool, Meta(description="Starts once every earlier job of this name and tenant in its pool is over.")
     ] = False
     element: Annotated[Element | None, Meta(description="Of which array the job is an element; set by Weft.")] = None
+    schedule: Cron | Schedule | None = None
+    scheduled: Annotated[ScheduledRun | None, Meta(description="Of which schedule the job is a run; set by Weft.")] = (
+        None
+    )
 
     @property
     def named_volumes(self) -> tuple[Volume, ...]:
@@ -587,6 +592,11 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     def is_array(self) -> bool:
         """Does the specification ask for many jobs?"""
         return self.array is not None or self.sweep is not None
+
+    @property
+    def recurs(self) -> Schedule | None:
+        """When it runs again and again; None: it is one job."""
+        return Schedule(cron=self.schedule) if isinstance(self.schedule, str) else self.schedule
 
     @property
     def grace_seconds(self) -> float:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from weft.domain.job import Cause, CauseCode, JobChange, JobState, Loan, Placement, Revision
+from weft.domain.schedules import due_text
 from weft.domain.spec import JobSpec
 from weft.domain.tenants import actor_text
 from weft.messages import Message
@@ -96,6 +97,8 @@ def submission_data(job_id: str, tenant: str, spec: JobSpec, *, submitter: str =
     """The data of the event that a job was submitted. `submitter`: the name of the person who did it; empty if a token
     without a person was used."""
     by = actor_text(tenant, submitter)
+    run = spec.scheduled
+    of_schedule = "" if run is None else f", as the run of schedule {spec.name} that was due at {due_text(run.due_at)}"
     return JobEventData(
         job_id=job_id,
         name=spec.name,
@@ -105,7 +108,7 @@ def submission_data(job_id: str, tenant: str, spec: JobSpec, *, submitter: str =
         epoch=0,
         version=1,
         priority=spec.priority,
-        cause=Cause(code=CauseCode.SUBMITTED, sentence=f"submitted by {by}", by=by),
+        cause=Cause(code=CauseCode.SUBMITTED, sentence=f"submitted by {by}{of_schedule}", by=by),
     )
 
 

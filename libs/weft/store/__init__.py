@@ -41,6 +41,7 @@ from weft.store.audit import AuditStore
 from weft.store.contexts import ContextStore, UploadStore
 from weft.store.leases import LeaseStore
 from weft.store.people import PeopleStore
+from weft.store.schedules import ScheduleStore
 from weft.store.secrets import SecretStore
 from weft.store.sign_ins import SignIn, SignInStore
 from weft.store.submissions import SubmissionStore
@@ -96,6 +97,10 @@ class UnlawfulError(StoreError):
 
 class KeyReusedError(StoreError):
     """The idempotency key was used before, for another specification."""
+
+
+class ScheduleTakenError(StoreError):
+    """The tenant has a schedule of this name with another specification."""
 
 
 class TenantFullError(StoreError):
@@ -163,6 +168,7 @@ class GatewayStore(
     QuotaStore,
     AccountStore,
     WebhookStore,
+    ScheduleStore,
     SecretStore,
     ContextStore,
     UploadStore,

@@ -39,6 +39,7 @@ _SEE = {
     **_commands("jobs.tensorboard", tensorboard="TensorBoard here, on what jobs wrote"),
     **_commands("jobs.files", files="the files that a job wrote, also after its end"),
     **_commands("admin.usage", usage="GPU hours held, used and lost, and what they cost"),
+    **_commands("jobs.schedules", schedules="jobs that run again and again: next run, last run; pause, resume, remove"),
     **_commands("jobs.events", events="list the events of the cluster; -f to follow"),
 }
 _ACT = {

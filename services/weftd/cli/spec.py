@@ -34,6 +34,10 @@ _OPTIONS = {  # the field of the specification → the option that the user wrot
     "array": "--array",
     "after": "--after",
     "singleton": "--singleton",
+    "schedule.timezone": "--timezone",
+    "schedule.overlap": "--overlap",
+    "schedule.start_within": "--start-within",
+    "schedule": "--schedule",
     "pool": "--pool",
     "gpu_model": "--gpu-model",
     "gpu_memory": "--gpu-memory",
@@ -128,6 +132,7 @@ def _asked(args: argparse.Namespace, cwd: str, environment: Mapping[str, str], c
         "array": args.array,
         "after": [_after(text) for text in args.after] or None,
         "singleton": True if args.singleton else None,
+        "schedule": _schedule(args),
     }
     return _said(asked)
 
@@ -161,6 +166,13 @@ def _service(args: argparse.Namespace) -> dict[str, Any] | None:
     public = True if args.public else None
     asked = {"port": args.service_port, "ready": args.ready, "concurrency": args.concurrency, "public": public}
     return _said(asked) or (None if _objective(args) is None else {})
+
+
+def _schedule(args: argparse.Namespace) -> dict[str, Any] | None:
+    more = _said({"timezone": args.timezone, "overlap": args.overlap, "start_within": args.start_within})
+    if args.schedule is None and more:
+        raise CliError('give the times of a job that runs again and again, such as "0 3 * * *"', field="--schedule")
+    return None if args.schedule is None else {"cron": args.schedule, **more}
 
 
 def _objective(args: argparse.Namespace) -> dict[str, Any] | None:

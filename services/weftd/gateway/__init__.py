@@ -9,6 +9,7 @@ Sends: `weft.asks.<pool>` and `weft.outbox` (look now), `weft.logs.<node>` (a re
        `weft.files.<node>.list`, `.read` and `.delete` (requests: what jobs left there),
        `weft.sessions.<node>.open`, `.read` and `.write` (requests: people in runs); ServiceReported; events to the
        webhooks of tenants and by mail, and traces to a collector.
-Owns:  tenants, tokens, submissions, tenant_submitted (what each has submitted), secrets, webhooks, duties (which
-       gateway tells webhooks), and the asks that the scheduler takes away. Any number may run; none has state.
+Owns:  tenants, tokens, submissions, tenant_submitted (what each has submitted), secrets, webhooks, schedules, duties
+       (which gateway tells webhooks, and which submits the runs of schedules), and the asks that the scheduler takes
+       away. Any number may run; none has state.
 """

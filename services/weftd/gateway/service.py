@@ -30,6 +30,8 @@ from weftd.gateway.notifications.mailing import Mailer
 from weftd.gateway.notifications.posting import Poster
 from weftd.gateway.notifications.tracing import Tracing
 from weftd.gateway.registry.pinning import read_image
+from weftd.gateway.schedules import BEAT_SECONDS as SCHEDULES_SECONDS
+from weftd.gateway.schedules import Schedules
 from weftd.gateway.secret_provider import read, read_context
 from weftd.gateway.settings import GatewaySettings
 from weftd.gateway.thinking.notifications.addresses import networks_of
@@ -139,6 +141,7 @@ async def run(
         loop = asyncio.get_running_loop()
         loop.set_default_executor(PaidThreads(gateway.cpu_budgets, loop, processor, most=THREADS_MAX))
     telling = _telling(settings, store, now=now, clock=clock, characters=characters, mail_password=mail_password)
+    schedules = Schedules(store, gateway.submissions, gateway.wakeups, holder=characters(20), now=now, clock=clock)
     for tenant, token in tokens.items():
         if token:
             await keep_file_token(store, token, tenant=tenant, at=now())
@@ -163,6 +166,8 @@ async def run(
     # A mistake here must end no gateway: nothing is lost but that the next explanation takes longer.
     loops.append(Every(FORESEE_SECONDS, gateway.foresee, retry_on=(Exception,), name="estimates"))
     loops.append(Every(FINE_SECONDS, gateway.sample, retry_on=(StoreUnavailableError,), name="samples"))
+    # A mistake about one schedule must end no gateway: its run is tried again, and those of the others go on.
+    loops.append(Every(SCHEDULES_SECONDS, schedules.beat, retry_on=(Exception,), name="schedules"))
     if telling is not None:
         loops.append(Every(BEAT_SECONDS, telling.beat, retry_on=(StoreUnavailableError,), name="telling"))
     if settings.tokens_kept_days:
@@ -215,6 +220,7 @@ async def run(
                 admin_port=settings.admin_port,
             )
         finally:
+            await schedules.close()
             if telling is not None:
                 await telling.close()
             await gateway.streams.close()

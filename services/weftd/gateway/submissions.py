@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from contextlib import nullcontext
 
+from msgspec import structs
+
 from weft.bus import Bus
 from weft.domain.arrays import ARRAY_PREFIX, JOB_PREFIX
 from weft.domain.checkpoints import lost_seconds
@@ -11,12 +13,15 @@ from weft.domain.contract import own_values
 from weft.domain.decoding.elements import ArrayTooLargeError, elements_of
 from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weft.domain.idling import bounded
+from weft.domain.schedules import SCHEDULE_PREFIX, Schedule
+from weft.domain.schedules.cron import next_after
 from weft.domain.sizes import how_resized, why_never
 from weft.domain.spec import JobSpec, Kind, ResizeHow
 from weft.domain.tenants import Allowance
 from weft.domain.text import listed
 from weft.messages import http
-from weft.store import GatewayStore, KeyReusedError, TenantFullError
+from weft.messages.http.schedules import ScheduleKept
+from weft.store import GatewayStore, KeyReusedError, ScheduleTakenError, TenantFullError
 from weft.store.submissions import StoredSubmission
 from weft.store.tenants import Access
 from weftd.gateway.allowances import Allowances, NoRoom, NoRoomError, check
@@ -40,6 +45,8 @@ _NAMES_SHOWN_MAX = 20  # in one note
 KEY_CHARACTERS_MAX = 255
 ID_BEGINS = "j-"
 ID_CHARACTERS = 10
+SCHEDULES_PER_TENANT_MAX = 100
+SCHEDULE_BYTES_MAX = 64 << 10  # a specification that recurs is kept for as long as its tenant likes
 
 # curl's default, the form type, is taken for JSON.
 CONTENTS = {
@@ -92,29 +99,70 @@ class Submissions:
             if large and key is None:
                 await self.no_room.check(who, len(body))
             spec = await self._decoded(who.tenant, body, _content(content_type))
-            allowance = self._allowances.of(who)
-            try:
-                check(spec, allowance)
-                (await self._snapshots.nodes.get()).admission.check(spec, who.tenant)
-            except RejectedError:
-                # A repeat of an accepted submission is not refused, whatever became of the nodes.
-                if key is None or (before := await self._before(spec, who, key)) is None:
-                    raise
-                return before
-            try:
-                stored, elements = await self._stored(spec, who, key, allowance)
-            except TenantFullError as error:
-                refusal = NoRoomError(str(error))
-                if large:
-                    await self.no_room.note(who, len(body), refusal)
-                raise refusal from None
-            except KeyReusedError as error:
-                raise RejectedError(409, "Idempotency-Key", str(error)) from None
+            if spec.recurs is not None:
+                return await self._add_schedule(spec, spec.recurs, who, len(body))
+            return await self._submit(spec, who, key, size=len(body))
+
+    async def submit_run(self, who: Access, spec: JobSpec, *, key: str) -> http.Submitted:
+        """Submit the job of a schedule's run, as its tenant would. Raises RejectedError, StoreUnavailableError."""
+        return await self._submit(spec, who, key, size=0)
+
+    async def _submit(self, spec: JobSpec, who: Access, key: str | None, *, size: int) -> http.Submitted:
+        """Check the job and store it. `size`: bytes of the specification as it was given."""
+        allowance = self._allowances.of(who)
+        try:
+            check(spec, allowance)
+            (await self._snapshots.nodes.get()).admission.check(spec, who.tenant)
+        except RejectedError:
+            # A repeat of an accepted submission is not refused, whatever became of the nodes.
+            if key is None or (before := await self._before(spec, who, key)) is None:
+                raise
+            return before
+        try:
+            stored, elements = await self._stored(spec, who, key, allowance)
+        except TenantFullError as error:
+            refusal = NoRoomError(str(error))
+            if size > LARGE_BYTES:
+                await self.no_room.note(who, size, refusal)
+            raise refusal from None
+        except KeyReusedError as error:
+            raise RejectedError(409, "Idempotency-Key", str(error)) from None
         if stored.created:
-            self._charge(who.tenant, ASK_SECONDS + STORED_SECONDS_PER_BYTE * len(body))
+            self._charge(who.tenant, ASK_SECONDS + STORED_SECONDS_PER_BYTE * size)
             self._wakeups.asked(spec.pool, told=True)
         return http.Submitted(
             id=stored.job_id, name=spec.name, created=stored.created, notes=notes_on(spec), elements=elements
+        )
+
+    async def _add_schedule(self, spec: JobSpec, schedule: Schedule, who: Access, size: int) -> http.Submitted:
+        """Check a job that recurs as each of its runs is checked, and store its schedule. The same specification again
+        is the same schedule."""
+        if size > SCHEDULE_BYTES_MAX:
+            raise RejectedError(
+                413, "schedule", f"a job that recurs has at most {SCHEDULE_BYTES_MAX} bytes, not {size}"
+            )
+        owner = structs.replace(who, admin=False)  # its runs have the allowance of the tenant, whoever submitted it
+        check(spec, self._allowances.of(owner))
+        (await self._snapshots.nodes.get()).admission.check(spec, who.tenant)
+        await check_stored(self._store, who.tenant, spec, at=self._now())
+        new = ScheduleKept(
+            id=f"{SCHEDULE_PREFIX}{self._characters(ID_CHARACTERS)}",
+            tenant=who.tenant,
+            name=spec.name,
+            spec=spec,
+            submitter=who.named,
+            created_at=self._now(),
+            next_at=next_after(schedule, self._now()),
+        )
+        try:
+            stored = await self._store.add_schedule(new, most=SCHEDULES_PER_TENANT_MAX)
+        except ScheduleTakenError as error:
+            raise RejectedError(409, "name", f"{error}: remove that one first") from None
+        except TenantFullError as error:
+            raise RejectedError(409, "schedule", str(error)) from None
+        self._charge(who.tenant, ASK_SECONDS + STORED_SECONDS_PER_BYTE * size)
+        return http.Submitted(
+            id=stored, name=spec.name, created=stored == new.id, notes=notes_on(spec), next_run_at=new.next_at
         )
 
     async def check(self, who: Access, body: bytes, *, content_type: str) -> http.Checked:

@@ -61,7 +61,7 @@ class _Finder:
 
     def within(self, value: object, kind: Any, path: str) -> Iterator[Mistake]:
         """The mistakes in one part. A part without the shape of its type is one mistake as a whole."""
-        bare = _bare(kind)
+        bare = _bare(_named(kind) if isinstance(value, dict) else kind)
         if get_origin(bare) is dict and isinstance(value, dict) and value and _is_whole(value, kind):
             for name, part in value.items():
                 yield from self._within_item(name, part, bare, path)
@@ -202,6 +202,12 @@ def _bare(kind: Any) -> Any:
     if _is_union(kind):
         return _bare(next(part for part in get_args(kind) if part is not type(None)))
     return kind
+
+
+def _named(kind: Any) -> Any:
+    """The struct of a type that takes text or names and values; any other type as it is."""
+    parts = get_args(kind) if _is_union(kind) else ()
+    return next((part for part in parts if isinstance(part, type) and issubclass(part, msgspec.Struct)), kind)
 
 
 def _is_union(kind: Any) -> bool:

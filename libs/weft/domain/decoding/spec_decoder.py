@@ -25,6 +25,8 @@ from weft.domain.object_store.urls import (
     variable_of,
 )
 from weft.domain.quantity import duration_seconds, size_bytes
+from weft.domain.schedules import ZONE_PATTERN
+from weft.domain.schedules.cron import CronError, times_of, zone_of
 from weft.domain.spec import (
     ANY_MODEL,
     ENV_NAME_PATTERN,
@@ -53,6 +55,7 @@ GPU_MEMORY_BYTES_MAX = 1 << 40
 DURATION_SECONDS_MAX = 366 * 86400
 SERVICE_SECONDS = {"timeout": (0.001, 3600.0), "start": (1.0, 86400.0), "drain": (0.0, 3600.0)}
 """The least and the most of each duration of a service."""
+START_WITHIN_SECONDS_MIN = 60.0
 SETS_MAX = 32
 RANGES_MAX = 32
 GROUPS_MAX = 64
@@ -102,6 +105,7 @@ def _check(spec: JobSpec) -> None:
         _check_objective,
         _check_service,
         _check_array,
+        _check_schedule,
         _check_sizes,
         _check_progress,
         _check_secrets,
@@ -321,6 +325,28 @@ def _check_array(spec: JobSpec) -> None:
             raise SpecError(f"after[{number}].element_wise", "is for arrays, and this job has no `array`")
 
 
+def _check_schedule(spec: JobSpec) -> None:
+    if spec.scheduled is not None:
+        raise SpecError("scheduled", "is set by Weft: say `schedule` to have a job run again and again")
+    if (schedule := spec.recurs) is None:
+        return
+    if spec.is_array:
+        raise SpecError("schedule", "is for single jobs: an array or a sweep is submitted each time")
+    if spec.service is not None:
+        raise SpecError("schedule", "is for jobs that end: one that serves requests runs all the time")
+    try:
+        times_of(schedule.cron)
+    except CronError as error:
+        raise SpecError("schedule" if isinstance(spec.schedule, str) else "schedule.cron", str(error)) from error
+    try:
+        zone_of(schedule.timezone)
+    except CronError as error:
+        raise SpecError("schedule.timezone", str(error)) from error
+    if schedule.start_within_seconds < START_WITHIN_SECONDS_MIN:
+        least = f"must be at least {START_WITHIN_SECONDS_MIN:g}s, as times have minutes"
+        raise SpecError("schedule.start_within", f"{least}, not {schedule.start_within}")
+
+
 def _check_service(spec: JobSpec) -> None:
     for name, role in spec.roles.items():
         if not spec.is_service and role.replicas.least < 1:
@@ -377,6 +403,8 @@ def _durations(spec: JobSpec) -> Iterable[tuple[str, str]]:
         for field in ("latency", "ttft", "tpot"):
             if (text := getattr(spec.objective, field)) is not None:
                 yield f"objective.{field}", text
+    if spec.recurs is not None:
+        yield "schedule.start_within", spec.recurs.start_within
 
 
 def _check_text(spec: JobSpec) -> None:
@@ -439,6 +467,7 @@ PATTERN_WORDS = {
     SOURCE_PATTERN: "expected the id or the name of a job, such as train, or with a step: train:500",
     SWEEP_NAME_PATTERN: "expected a name of letters, digits and '_' that begins with a letter, at most 63",
     TOLERATED_PATTERN: "expected a taint as NAME or NAME=VALUE, or '*' for all",
+    ZONE_PATTERN: "expected a time zone such as Europe/Berlin, or UTC",
     LABEL_NAME_PATTERN: "expected letters, digits and '.', '_', '/', '-' between them, at most 63",
 }
 

@@ -44,6 +44,9 @@ class Submitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     created: bool
     notes: tuple[str, ...] = ()
     elements: Annotated[int, Meta(description="Of an array: how many jobs it has; `id` is the array's.")] = 0
+    next_run_at: Annotated[
+        float | None, Meta(description="Of a schedule: when its next run is due; `id` is the schedule's.")
+    ] = None
 
 
 class Checked(Struct, frozen=True, kw_only=True, omit_defaults=True):

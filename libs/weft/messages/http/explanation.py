@@ -5,6 +5,7 @@ from msgspec import Struct
 
 from weft.domain.failure import FailureClass
 from weft.domain.job import Cause, JobState
+from weft.domain.schedules import ScheduledRun
 from weft.domain.shares import Share
 from weft.domain.sizes import RoleSize
 from weft.domain.spec import ResizeHow
@@ -118,6 +119,7 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     job that serves requests. `lent`: what the job lent to services; it grows back once there is room again. `quota`: of
     its tenant, where quotas are in force. `eta`: when it starts, or, of a job that runs, ends; `sooner`: what would let
     it start sooner. `fault`: the class of a job's failure. `submitter`: the name of the person who submitted it.
+    `scheduled`: the schedule, if the job is a run of one.
     """
 
     job_id: str
@@ -148,3 +150,4 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     sooner: tuple[Sooner, ...] = ()
     fault: FailureClass | None = None
     submitter: str = ""
+    scheduled: ScheduledRun | None = None

@@ -22,6 +22,7 @@ from weft.store.postgres.jobs import PostgresServing
 from weft.store.postgres.leases import PostgresHistory, PostgresLeases, PostgresRetention
 from weft.store.postgres.nodes import PostgresLearnt, PostgresNodes
 from weft.store.postgres.people import PostgresAudit, PostgresPeople
+from weft.store.postgres.schedules import PostgresSchedules
 from weft.store.postgres.sign_ins import PostgresSignIns
 from weft.store.postgres.submissions import PostgresAsks, PostgresContexts, PostgresSubmissions, PostgresUploads
 from weft.store.postgres.tenants import PostgresQuotas, PostgresSecrets, PostgresTenants, PostgresWebhooks
@@ -44,6 +45,7 @@ class PostgresStore(
     PostgresPeople,
     PostgresQuotas,
     PostgresRetention,
+    PostgresSchedules,
     PostgresServing,
     PostgresSignIns,
     PostgresSubmissions,

@@ -858,6 +858,75 @@ UPDATE webhooks SET failures = failures + 1, failing_since = COALESCE(failing_si
  WHERE id = $1 AND EXISTS (SELECT FROM duties WHERE name = $6 AND holder = $7)
 RETURNING 1;
 
+-- name: add_schedule
+INSERT INTO schedules (id, tenant, name, spec, spec_hash, submitter, created_at, next_at, try_at)
+SELECT $1, $2, $3, $4::text::json, $5, $6, to_timestamp($7::float8), to_timestamp($8::float8), to_timestamp($8::float8)
+ WHERE (SELECT count(*) FROM schedules WHERE tenant = $2) < $9
+ON CONFLICT (tenant, name) DO NOTHING
+RETURNING 1;
+
+-- name: schedule_named
+SELECT id, spec_hash FROM schedules WHERE tenant = $1 AND name = $2;
+
+-- columns: schedule
+schedules.id, schedules.tenant, schedules.name, schedules.spec, schedules.submitter,
+       extract(epoch FROM schedules.created_at)::float8 AS created_at, extract(epoch FROM next_at)::float8 AS next_at,
+       extract(epoch FROM firing_at)::float8 AS firing_at, extract(epoch FROM paused_at)::float8 AS paused_at,
+       extract(epoch FROM last_at)::float8 AS last_at, last_job, note, extract(epoch FROM noted_at)::float8 AS noted_at
+
+-- name: schedules
+SELECT {schedule},
+       CASE WHEN last.id IS NULL THEN '' ELSE COALESCE(jobs.state, 'queued') END AS last_state
+  FROM schedules LEFT JOIN submissions last ON last.id = last_job LEFT JOIN jobs ON jobs.id = last.id
+ WHERE ($1::text IS NULL OR schedules.tenant = $1) AND ($2 = '' OR schedules.id = $2 OR schedules.name = $2)
+   AND schedules.id > $3
+ ORDER BY schedules.id LIMIT $4;
+
+-- name: remove_schedule
+DELETE FROM schedules WHERE id = $1 RETURNING 1;
+
+-- name: pause_schedule
+UPDATE schedules SET paused_at = COALESCE(paused_at, to_timestamp($2::float8)),
+                     try_at = CASE WHEN firing_at IS NOT NULL THEN try_at END
+ WHERE id = $1;
+
+-- name: resume_schedule
+UPDATE schedules SET paused_at = NULL, next_at = to_timestamp($2::float8),
+                     try_at = CASE WHEN firing_at IS NULL THEN to_timestamp($2::float8) ELSE try_at END
+ WHERE id = $1 AND paused_at IS NOT NULL;
+
+-- name: schedules_to_try
+WITH waiting AS (
+    SELECT id, try_at, row_number() OVER (PARTITION BY tenant ORDER BY try_at, id) AS place
+      FROM schedules WHERE try_at <= to_timestamp($1::float8)
+)
+SELECT {schedule}
+  FROM schedules JOIN (SELECT id, place, try_at AS since FROM waiting ORDER BY place, try_at, id LIMIT $2) few USING (id)
+ ORDER BY place, since, id;
+
+-- name: claim_run
+UPDATE schedules SET firing_at = to_timestamp($3::float8), next_at = to_timestamp($4::float8),
+                     try_at = CASE WHEN $3::float8 IS NULL THEN to_timestamp($4::float8) ELSE to_timestamp($5::float8) END,
+                     note = COALESCE($6, note), noted_at = COALESCE(to_timestamp($7::float8), noted_at)
+ WHERE id = $1 AND next_at = to_timestamp($2::float8) AND firing_at IS NULL AND paused_at IS NULL
+RETURNING 1;
+
+-- name: open_runs
+SELECT ARRAY(SELECT submissions.id FROM submissions LEFT JOIN jobs ON jobs.id = submissions.id
+              WHERE submissions.id = ANY (schedules.runs) AND COALESCE(jobs.state, 'queued') = ANY ($3::text[])
+              ORDER BY submissions.seq) AS open
+  FROM schedules WHERE id = $1 AND firing_at = to_timestamp($2::float8);
+
+-- name: postpone_run
+UPDATE schedules SET try_at = to_timestamp($3::float8) WHERE id = $1 AND firing_at = to_timestamp($2::float8);
+
+-- name: finish_run
+UPDATE schedules SET last_at = CASE WHEN $3 = '' THEN last_at ELSE firing_at END, last_job = CASE WHEN $3 = '' THEN last_job ELSE $3 END,
+                     runs = $4::text[], note = COALESCE($5, note), noted_at = COALESCE(to_timestamp($6::float8), noted_at),
+                     firing_at = NULL, try_at = CASE WHEN paused_at IS NULL THEN next_at END
+ WHERE id = $1 AND firing_at = to_timestamp($2::float8)
+RETURNING 1;
+
 -- name: set_secret
 INSERT INTO secrets (tenant, name, value, created_at, updated_at)
 SELECT $1, $2, $3, to_timestamp($4::float8), to_timestamp($4::float8)

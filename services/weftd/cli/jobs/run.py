@@ -12,6 +12,7 @@ from typing import TextIO
 
 from weft.client import Refused
 from weft.client.place import PATIENT_SECONDS
+from weft.domain.schedules import Overlap
 from weft.domain.spec import Kind, ResizeHow, TuningMode
 from weftd.cli import connection, page
 from weftd.cli.attachments import env_option, secret_option, venv_option
@@ -26,6 +27,7 @@ _EXAMPLES = """examples:
   weft run --sync . --gpus 1 -- python3 train.py
   weft run --array 1-40%%8 -- ./simulate.sh
   weft run --after ok:train --gpus 1 -- python3 evaluate.py
+  weft run --schedule "0 3 * * *" --timezone Europe/Berlin -- ./nightly.sh
   weft run --gpus 2 --replicas 4 --follow -- torchrun train.py
   weft run --kind inference --service-port 8000 --ready /healthz --replicas-min 0 --replicas-max 4 -- ./serve
   weft run --image pytorch:2.9 --gpus 1 --volume /data/sets:/data:ro -- python /data/train.py
@@ -46,6 +48,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     _needs(parser)
     _how(parser)
     _many(parser)
+    _recurs(parser)
     _serves(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="stream its log and exit with its status")
     parser.add_argument("--key", help="idempotency key: submitting again with it returns the same job")
@@ -153,6 +156,22 @@ def _many(parser: argparse.ArgumentParser) -> None:
         " the element with the same index; repeat it",
     )
     group.add_argument("--singleton", action="store_true", help="start after every earlier job of this name")
+
+
+def _recurs(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("a job that runs again and again (weft schedules)")
+    group.add_argument(
+        "--schedule", metavar="TIMES", help='minute, hour, day, month, day of the week, such as "0 3 * * *", or @daily'
+    )
+    group.add_argument("--timezone", metavar="ZONE", help="zone of these times, such as Europe/Berlin (default: UTC)")
+    group.add_argument(
+        "--overlap",
+        choices=[overlap.value for overlap in Overlap],
+        help="act for a run that is due while an earlier run is not over (default: skip)",
+    )
+    group.add_argument(
+        "--start-within", metavar="TIME", help="time after which a late run is left out, such as 10m (default: 1h)"
+    )
 
 
 def _serves(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,7 @@ from weft.messages.http import JobView
 from weft.messages.http.explanation import Explanation, HolderSeen
 from weftd.cli.formatting import clean, number, span
 from weftd.cli.rendering.context import RenderContext, plain, state_text, table
-from weftd.cli.rendering.jobs import last_words_text, when_text
+from weftd.cli.rendering.jobs import last_words_text, run_text, when_text
 from weftd.cli.rendering.services import service_lines
 from weftd.cli.rendering.shares import share_lines
 from weftd.cli.rendering.sizes import size_sentence
@@ -49,6 +49,8 @@ def explanation(
     head = Text.assemble(plain(told.name, "bold"), "  ", plain(told.job_id, "dim"), "  ", state_text(told.state))
     if told.submitter:
         head.append_text(plain(f"  submitted by {told.submitter}", "dim"))
+    if told.scheduled is not None:
+        head.append_text(plain(f"  {run_text(told.name, told.scheduled, context)}", "dim"))
     parts: list[RenderableType] = [head, Text.assemble((told.code, "yellow"), ": ", plain(told.sentence))]
     if told.fault is not None:
         parts.append(Text.assemble("fault: ", (str(told.fault), "yellow"), f": {FAULTS[told.fault]}"))

@@ -13,6 +13,7 @@ from weft.client.tracking import TrackingPage
 from weft.domain.cluster import models_text
 from weft.domain.job import Cause, JobState
 from weft.domain.quantity import duration_text, size_text
+from weft.domain.schedules import ScheduledRun
 from weft.domain.shares import gpus_held
 from weft.domain.spec import JobSpec, Role, Tuning, Volume
 from weft.domain.text import listed, plural
@@ -328,7 +329,14 @@ def _fact_lines(job: JobView, context: RenderContext) -> list[tuple[str, Text]]:
 
 def _submission(job: JobView, context: RenderContext) -> Text:
     when = f"{context.zoned(job.submitted_at)}, {ago(context.now - job.submitted_at)}"
-    return plain(f"{when}, by {job.submitter}" if job.submitter else when)
+    by = f", by {job.submitter}" if job.submitter else ""
+    run = job.spec.scheduled if job.spec else None
+    return plain(f"{when}{by}{'' if run is None else f', {run_text(job.name, run, context)}'}")
+
+
+def run_text(name: str, run: ScheduledRun, context: RenderContext) -> str:
+    """`run of schedule nightly, due at 03:00:00`."""
+    return f"run of schedule {name}, due at {context.clock(run.due_at)}"
 
 
 def _volume_text(volume: Volume) -> str:

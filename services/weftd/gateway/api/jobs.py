@@ -80,7 +80,7 @@ SPEC_MEDIA = (JSON, "application/yaml", "text/yaml", "application/x-yaml")
     "Submit a job",
     description="The gateway answers when the job is stored durably, so an acknowledged job is not lost. A request with"
     " an `Idempotency-Key` can be repeated: the same key returns the same job. A tenant at its limit of open jobs"
-    " gets a 429.",
+    " gets a 429. A job with `schedule` is stored as a schedule, which submits a job each time that one is due.",
     body=JobSpec,
     body_media=SPEC_MEDIA,
     headers=(
@@ -102,7 +102,8 @@ async def submit(call: Call[NoQuery]) -> web.StreamResponse:
         key=request.headers.get("Idempotency-Key"),
     )
     status = 201 if submitted.created else 200
-    return answer(submitted, status=status, headers={"Location": f"/v1/jobs/{submitted.id}"})
+    of = "jobs" if submitted.next_run_at is None else "schedules"
+    return answer(submitted, status=status, headers={"Location": f"/v1/{of}/{submitted.id}"})
 
 
 @operation(

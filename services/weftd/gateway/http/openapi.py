@@ -24,6 +24,7 @@ PATH_WORDS = {
     "name": "A tenant's name, or that of a group of tenants.",
     "label": "The label that its tokens were made with.",
     "webhook": "A webhook's id.",
+    "schedule": "Id or name of a schedule.",
     "session": "A session's id.",
     "person": "A person's id.",
 }

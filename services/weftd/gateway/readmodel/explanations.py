@@ -57,7 +57,7 @@ async def explanation(
     if job.state.final:
         cause = (await endings(store, [job], every=True)).get(job.id)
         told = explain(job, nodes=(), holding=(), queued=(), now=now, ended_for=cause)
-        return msgspec.structs.replace(told, submitter=job.submitter)
+        return msgspec.structs.replace(told, submitter=job.submitter, scheduled=job.spec.scheduled)
     nodes, holding, queued = await snapshots.nodes.get(), list[Job](), list[Job]()
     if job.state is JobState.QUEUED:
         holding, queued = await asyncio.gather(snapshots.holding(job.pool), snapshots.queued(job.pool))
@@ -102,6 +102,7 @@ async def explanation(
         shares=await _shares(snapshots, cluster, job, who, nodes.of(job.pool)),
         service=await whole_service(store, cluster, job, who),
         submitter=job.submitter,
+        scheduled=job.spec.scheduled,
     )
 
 

@@ -1,7 +1,7 @@
 // A new job: a form and its YAML side by side. The YAML is what is submitted; the gateway checks it as it is typed, and what
 // it reads fills the form. A change in the form is written into the YAML.
 
-import { clean, clear, count, h } from "../dom.js";
+import { clean, clear, clock, count, h } from "../dom.js";
 import { toYaml } from "../job/yaml.js";
 import { toast } from "../notice.js";
 import { failureText } from "../parts.js";
@@ -63,7 +63,7 @@ export function mount(root, { api, params, go }) {
     said.textContent = "reading the job …";
     try {
       const job = await api(`/v1/jobs/${encodeURIComponent(id)}`);
-      const { element, ...copied } = job.spec;
+      const { element, scheduled, ...copied } = job.spec;
       begin(copied);
     } catch (error) {
       said.textContent = `The job cannot be copied: ${failureText(error)}`;
@@ -132,6 +132,10 @@ export function mount(root, { api, params, go }) {
     try {
       const made = await api("/v1/jobs", { method: "POST", body: yaml.value, type: YAML, headers: { "Idempotency-Key": key } });
       key = newKey();
+      if (made.next_run_at) {
+        toast(`${clean(made.name)} is scheduled: its next run is due ${clock(made.next_run_at)}.`);
+        return go("#/");
+      }
       toast(made.elements ? `${clean(made.name)} is submitted: ${count(made.elements, "job")}.` : `${clean(made.name)} is submitted.`);
       go(made.elements ? `#/queue?text=${encodeURIComponent(`${made.id}-`)}` : `#/job/${encodeURIComponent(made.id)}`);
     } catch (error) {
