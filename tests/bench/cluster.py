@@ -1,15 +1,19 @@
 """Running a cluster: `python -m tests.bench cluster [--quick] [--seed N]`.
 
 *Backup*: a database with jobs that ended (a million; `--quick`: 20,000) is saved, and restored into an empty one; all
-rows are compared. *Live*: `weft status` of a cluster on this machine, and 10,000 waiting jobs cancelled by one request,
-until the gateway has answered and until the last one has ended. Nothing here is random; the seed is only printed.
+rows are compared. *Live*: `weft status` of a cluster on this machine; 10,000 waiting jobs cancelled by one request,
+until the gateway has answered and until the last one has ended; and a node that joins, from the start of the command
+that `weft node add` prints until the scheduler calls it ready. Nothing here is random; the seed is only printed.
 
 The last line is one JSON object with the aims.
 """
 
 import argparse
 import asyncio
+import os
 import resource
+import shlex
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -20,7 +24,7 @@ import msgspec
 from tests.bench.figures import Aim, Figures, line_of, quantile
 from tests.support import postgres
 from tests.support.builders import spec
-from tests.support.cluster import embedded_cluster
+from tests.support.cluster import Cluster, embedded_cluster
 from tests.support.filled import fill_ended
 from weft import backup
 from weft.backup.database import SESSION
@@ -34,7 +38,7 @@ from weft.store.migrate import ROLES, owner
 JOBS, QUICK_JOBS = 1_000_000, 20_000
 CANCELLED = 10_000
 STATUS_ASKED = 20
-STATUS_SECONDS, CANCEL_SECONDS = 0.3, 3.0
+STATUS_SECONDS, CANCEL_SECONDS, JOIN_SECONDS = 0.3, 3.0, 30.0
 ENDED_SECONDS_MAX = 300.0
 LOOK_SECONDS = 0.05
 
@@ -90,6 +94,32 @@ async def _taken(client: Client, last: str) -> None:
             await asyncio.sleep(LOOK_SECONDS)
 
 
+async def _joined(cluster: Cluster, elsewhere: Path) -> float:
+    """Seconds from the start of the printed command until the node is ready."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
+    program = [sys.executable, "-m", "weftd.cli"]
+    adding = await asyncio.create_subprocess_exec(
+        *(*program, "node", "add", "joined"),
+        env={**plain, "WEFT_HOME": str(cluster.local.home.root)},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    printed, _ = await adding.communicate()
+    began = time.monotonic()
+    node = await asyncio.create_subprocess_exec(
+        *(*program, *shlex.split(printed.decode())[1:], "--emulated-gpus", "1"),
+        env={**plain, "WEFT_HOME": str(elsewhere)},
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with asyncio.timeout(ENDED_SECONDS_MAX):
+            while not any(one.id == "joined" and one.ready for one in (await cluster.client.nodes()).nodes):  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_SECONDS)
+        return time.monotonic() - began
+    finally:
+        node.terminate()
+        await node.wait()
+
+
 async def live(home: Path, figures: Figures) -> dict[str, Aim]:
     async with embedded_cluster(home, nodes=1, gpus=1, settings={"SCORER_BENCHMARKS": "off"}) as cluster:
         client = cluster.client
@@ -111,11 +141,14 @@ async def live(home: Path, figures: Figures) -> dict[str, Aim]:
             while (await client.array(array.id)).states.get("cancelled", 0) < CANCELLED:  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_SECONDS)
         ended = time.monotonic() - began
+        joined = await _joined(cluster, home.with_name("joined"))
     status = quantile(told, 0.99)
     figures.add("weft status, asked of the gateway", f"p99 {status * 1000:.0f} ms", f"{STATUS_SECONDS * 1000:.0f} ms")
     figures.add(f"{CANCELLED:,} waiting jobs: cancel answered", f"{answered:.2f} s")
     figures.add(f"{CANCELLED:,} waiting jobs: all cancelled", f"{ended:.2f} s", f"{CANCEL_SECONDS:g} s")
+    figures.add("a node joins, from the printed command", f"{joined:.1f} s", f"{JOIN_SECONDS:g} s")
     return {
+        "node_joins_seconds": Aim(value=round(joined, 1), aim=JOIN_SECONDS),
         "status_p99_seconds": Aim(value=round(status, 3), aim=STATUS_SECONDS),
         "cancel_seconds": Aim(value=round(ended, 2), aim=CANCEL_SECONDS),
     }

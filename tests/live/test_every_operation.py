@@ -58,6 +58,8 @@ BODIES = {
     "QuotaWanted": {"guaranteed": 1},
     "SecretWanted": {"value": "a"},
     "UpdateWanted": {"env": {"A": "b"}},
+    "JoinTokenWanted": {"hash": "0" * 64, "sealed": "a"},
+    "JoinWanted": {"public_part": "0" * 64},
 }
 
 

@@ -37,7 +37,7 @@ MAY_WRITE = {
         "INSERT": {
             *{"tenants", "tokens", "submissions", "asks", "events", "outbox", "tenant_submitted"},
             *{"webhooks", "duties", "quotas", "secrets", "contexts", "context_pieces", "sign_ins", "people"},
-            "schedules",
+            *{"schedules", "join_tokens"},
         },
         "UPDATE": {
             "quotas",
@@ -61,8 +61,9 @@ MAY_WRITE = {
             "secrets",
             "contexts",
             "duties",
+            "join_tokens",
         },
-        "DELETE": {"tokens", "sign_ins", "quotas", "webhooks", "schedules", "secrets", "contexts"},
+        "DELETE": {"tokens", "sign_ins", "quotas", "webhooks", "schedules", "secrets", "contexts", "join_tokens"},
     },
     "scheduler": {
         "INSERT": {
@@ -86,7 +87,7 @@ MAY_WRITE = {
     },
     "router": {},
 }
-OF_GATEWAYS = {"webhooks", "schedules", "duties", "secrets", "contexts", "context_pieces", "audit"}
+OF_GATEWAYS = {"webhooks", "schedules", "duties", "secrets", "contexts", "context_pieces", "audit", "join_tokens"}
 SIGN_INS = {"sign_ins", "people"}  # a router looks sessions up, too
 MAY_NOT_READ = {
     "gateway": {

@@ -1,4 +1,4 @@
-"""Requests about tokens, tenants, quotas, usage, webhooks and secrets."""
+"""Requests about tokens, new nodes, tenants, quotas, usage, webhooks and secrets."""
 
 import msgspec
 
@@ -32,6 +32,12 @@ class AdministrationRequests:
     async def revoke(self, tenant: str, label: str) -> "seldom.TokensRevoked":
         path = f"/v1/tokens/{path_part(tenant)}/{path_part(label)}"
         return await self._wire.ask("DELETE", path, seldom.TokensRevoked, once=True)
+
+    async def make_join_token(self, node: str, *, token_hash: str, sealed: str, seconds: int) -> "seldom.JoinTokenMade":
+        """Store the sealed credentials of a new node for `seconds`, under the hash of its token's public part."""
+        body = msgspec.json.encode({"hash": token_hash, "sealed": sealed, "seconds": seconds})
+        path = f"/v1/nodes/{path_part(node)}/join-token"
+        return await self._wire.ask("PUT", path, seldom.JoinTokenMade, body=body, headers=JSON_HEADERS)
 
     async def tenants(self) -> "seldom.TenantsView":
         """Every tenant, what it may take and what it has taken."""

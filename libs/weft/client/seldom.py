@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from weft.messages.accounts import UsageGrouping as UsageGrouping
     from weft.messages.contexts import ContextView as ContextView
     from weft.messages.http.audit import AuditLogView as AuditLogView
+    from weft.messages.http.joining import JoinTokenMade as JoinTokenMade
     from weft.messages.http.people import DeviceView as DeviceView
     from weft.messages.http.people import PeopleView as PeopleView
     from weft.messages.http.people import PersonWanted as PersonWanted
@@ -51,6 +52,7 @@ _MODULES = {
     "weft.messages.accounts": ("UsageGrouping",),
     "weft.messages.contexts": ("ContextView",),
     "weft.messages.http.audit": ("AuditLogView",),
+    "weft.messages.http.joining": ("JoinTokenMade",),
     "weft.messages.http.people": (
         "DeviceView",
         "PeopleView",

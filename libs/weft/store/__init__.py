@@ -39,6 +39,7 @@ from weft.store.accounts import AccountStore
 from weft.store.arrays import ArrayStore
 from weft.store.audit import AuditStore
 from weft.store.contexts import ContextStore, UploadStore
+from weft.store.join_tokens import JoinTokenStore
 from weft.store.leases import LeaseStore
 from weft.store.people import PeopleStore
 from weft.store.schedules import ScheduleStore
@@ -169,6 +170,7 @@ class GatewayStore(
     AccountStore,
     WebhookStore,
     ScheduleStore,
+    JoinTokenStore,
     SecretStore,
     ContextStore,
     UploadStore,

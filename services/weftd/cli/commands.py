@@ -91,6 +91,7 @@ _SERVE = {
 _CLUSTER = {
     **_commands("local.up", extra="embedded", up="start a cluster on this machine, or attach to it"),
     **_commands("local.down", extra="embedded", down="stop the cluster of this machine; its data stay"),
+    **_commands("cluster.node", extra="cluster", node="let another machine join as a node, by one command"),
     **_commands("cluster.doctor", extra="cluster", doctor="find what is missing on this machine and in the cluster"),
     **_commands("cluster.bench_gpu", **{"bench-gpu": "measure how fast GPUs are"}),
     **_commands("local.emulate", extra="embedded", emulate="have an emulated GPU be slow or sick, or recover"),

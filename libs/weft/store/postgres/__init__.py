@@ -20,7 +20,7 @@ from weft.store.postgres.decoding import decoded
 from weft.store.postgres.events import PostgresAccounts, PostgresEvents
 from weft.store.postgres.jobs import PostgresServing
 from weft.store.postgres.leases import PostgresHistory, PostgresLeases, PostgresRetention
-from weft.store.postgres.nodes import PostgresLearnt, PostgresNodes
+from weft.store.postgres.nodes import PostgresJoinTokens, PostgresLearnt, PostgresNodes
 from weft.store.postgres.people import PostgresAudit, PostgresPeople
 from weft.store.postgres.schedules import PostgresSchedules
 from weft.store.postgres.sign_ins import PostgresSignIns
@@ -39,6 +39,7 @@ class PostgresStore(
     PostgresAudit,
     PostgresEvents,
     PostgresHistory,
+    PostgresJoinTokens,
     PostgresLeases,
     PostgresLearnt,
     PostgresNodes,

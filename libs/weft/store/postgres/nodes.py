@@ -1,4 +1,4 @@
-"""Nodes on a real Postgres, and the measured speed of their GPUs."""
+"""Nodes on a real Postgres, how they join, and the measured speed of their GPUs."""
 
 from collections.abc import Sequence
 
@@ -8,6 +8,7 @@ from weft.domain.cluster import Node
 from weft.domain.lease import Lease
 from weft.messages.signals import Curve, GpuScore, PairSlowdown, WorkloadClass, WorkloadPenalty
 from weft.store.asking import Asking
+from weft.store.join_tokens import JoinTokenKept
 from weft.store.rows import as_json, as_text, curve_of, node_of, penalty_of
 
 
@@ -59,6 +60,22 @@ class PostgresNodes:
 
     async def touch_nodes(self, lease: Lease, node_ids: Sequence[str], *, at: float) -> None:
         await self.asking.row("touch_nodes", lease.name, lease.holder, lease.epoch, list(node_ids), at)
+
+
+class PostgresJoinTokens:
+    """Implements `JoinTokenStore` on Postgres."""
+
+    asking: Asking
+
+    async def set_join_token(
+        self, node_id: str, *, token_hash: bytes, sealed: str, at: float, expires_at: float, most: int
+    ) -> bool:
+        row = await self.asking.row("set_join_token", node_id, token_hash, sealed, at, expires_at, most)
+        return row is not None
+
+    async def use_join_token(self, token_hash: bytes, *, node_id: str, at: float) -> JoinTokenKept | None:
+        row = await self.asking.row("use_join_token", token_hash, node_id, at)
+        return None if row is None else JoinTokenKept(**dict(row))
 
 
 class PostgresLearnt:

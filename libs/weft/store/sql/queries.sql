@@ -1435,3 +1435,30 @@ WITH gone AS (
      WHERE j.id = e.job_id AND e.pool = $1 AND j.state IN ('succeeded', 'failed', 'cancelled') RETURNING 1
 )
 SELECT count(*) AS count FROM gone;
+
+-- name: set_join_token
+WITH old AS (
+    DELETE FROM join_tokens WHERE expires_at < to_timestamp($4::float8) - interval '7 days' AND node_id <> $1
+)
+INSERT INTO join_tokens (node_id, hash, sealed, created_at, expires_at)
+SELECT $1, $2, $3, to_timestamp($4::float8), to_timestamp($5::float8)
+ WHERE (SELECT count(*) FROM join_tokens
+         WHERE node_id <> $1 AND expires_at >= to_timestamp($4::float8) - interval '7 days') < $6
+ON CONFLICT (node_id) DO UPDATE
+   SET hash = excluded.hash, sealed = excluded.sealed, created_at = excluded.created_at,
+       expires_at = excluded.expires_at, used_at = NULL
+RETURNING 1;
+
+-- name: use_join_token
+WITH found AS (
+    SELECT node_id, sealed, expires_at, used_at FROM join_tokens WHERE hash = $1 FOR UPDATE
+), used AS (
+    UPDATE join_tokens SET used_at = to_timestamp($3::float8), sealed = ''
+      FROM found
+     WHERE join_tokens.node_id = found.node_id AND found.node_id = $2 AND found.used_at IS NULL
+       AND found.expires_at > to_timestamp($3::float8)
+    RETURNING 1
+)
+SELECT node_id, CASE WHEN EXISTS (SELECT FROM used) THEN sealed ELSE '' END AS sealed,
+       extract(epoch FROM expires_at)::float8 AS expires_at, extract(epoch FROM used_at)::float8 AS used_at
+  FROM found;

@@ -1,4 +1,4 @@
-"""Nodes and the whole cluster: look, drain, resume, label."""
+"""Nodes and the whole cluster: look, join, drain, resume, label."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,24 +7,30 @@ from typing import Annotated, Any
 from aiohttp import web
 from msgspec import Meta, Struct
 
+from weft.credentials.permissions import NODE_ID
 from weft.domain.cluster import GPUS_MAX, Drain, Node
 from weft.domain.job import Job
 from weft.domain.labels import LABELS_MAX, Marking
 from weft.health.spares import holding_of, spare_nodes
 from weft.messages.asks import AskKind
 from weft.messages.http import Accepted, ClusterView, NodesView
+from weft.messages.http.joining import JoinTokenMade, JoinTokenWanted, JoinWanted, NodeJoined
 from weft.store.accounts import Moment
 from weft.store.tenants import Access
 from weftd.gateway.api.gpus import slowest_of
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.gateway import Gateway
 from weftd.gateway.http.route import ACCEPTED, Audience, Call, NoQuery, RouteAnswer, answer, json_of, operation
+from weftd.gateway.limits.access import source_of
 from weftd.gateway.readmodel.past import Past, PastQuery, moment_of, past_of
 from weftd.gateway.readmodel.views import cluster_view, node_views, with_reasons
 from weftd.gateway.readmodel.visibility import seen_of
 
 PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 UNTIL_MAX = 253402300799.0  # the end of the year 9999
+JOIN_TOKENS_MAX = 1000  # kept until a week after they expired
+JOIN_BYTES_MAX = 96 << 10
+NODE_ID_WORDS = "not a name for a node: up to 40 of a-z, 0-9 and -, neither first nor last a -"
 
 
 @operation(
@@ -83,6 +89,68 @@ async def _past(gateway: Gateway, who: Access, moment: Moment) -> Past:
         past = await asyncio.to_thread(past_of, told, jobs, moment)  # many jobs take a second
     await gateway.must_be_kept(past.at)
     return past
+
+
+@operation(
+    "PUT /v1/nodes/{node}/join-token",
+    "cluster",
+    "Make a join token for a node",
+    description="`weft node add` uses this. The gateway never gets the token: only the hash of its public part, and the"
+    " node's credentials, encrypted with the token. The token is good for one node, once, until it expires. Another one"
+    " for the same node replaces it.",
+    who=Audience.ADMIN,
+    body=JoinTokenWanted,
+    body_bytes_max=JOIN_BYTES_MAX,
+    answers={201: RouteAnswer(description="The node, and when its token expires.", type=JoinTokenMade)},
+)
+async def make_join_token(call: Call[NoQuery]) -> web.StreamResponse:
+    gateway, node = call.gateway, _node_id(call)
+    wanted = await json_of(call.request, JoinTokenWanted)
+    if any(one.id == node and one.ready for one in await gateway.store.nodes()):
+        raise RejectedError(409, "node", f"{node} is in the cluster already, and ready: give the new node another name")
+    now = gateway.now()
+    expires_at = now + wanted.seconds
+    stored = await gateway.store.set_join_token(
+        node,
+        token_hash=bytes.fromhex(wanted.hash),
+        sealed=wanted.sealed,
+        at=now,
+        expires_at=expires_at,
+        most=JOIN_TOKENS_MAX,
+    )
+    if not stored:
+        reason = f"there are join tokens of {JOIN_TOKENS_MAX} nodes; each goes a week after it expired"
+        raise RejectedError(409, "node", reason)
+    return answer(JoinTokenMade(node=node, expires_at=expires_at), status=201)
+
+
+@operation(
+    "POST /v1/nodes/{node}/join",
+    "cluster",
+    "Exchange a join token for the credentials of a node",
+    description="`weft node join` uses this. The answer can be opened with the join token alone. It is given once.",
+    who=Audience.ANYONE,
+    body=JoinWanted,
+    body_bytes_max=JOIN_BYTES_MAX,
+    answers={200: RouteAnswer(description="The sealed credentials.", type=NodeJoined)},
+)
+async def join(call: Call[NoQuery]) -> web.StreamResponse:
+    gateway, request, node = call.gateway, call.request, _node_id(call)
+    wanted = await json_of(request, JoinWanted)
+    try:
+        sealed = await gateway.access.join(wanted.public_part, node=node, source=source_of(request.remote))
+    except RejectedError as error:
+        await gateway.auditing.refused(request, call.who, error, act=f"join of node {node}")
+        raise
+    await gateway.auditing.done(gateway.auditing.actor(request, call.who), f"join of node {node}", "")
+    return answer(NodeJoined(node=node, sealed=sealed), headers={"Cache-Control": "no-store"})
+
+
+def _node_id(call: Call[NoQuery]) -> str:
+    node = call.path("node")
+    if not NODE_ID.fullmatch(node):
+        raise RejectedError(400, "node", NODE_ID_WORDS)
+    return node
 
 
 class DrainQuery(Struct, frozen=True, forbid_unknown_fields=True):

@@ -64,6 +64,8 @@ OPERATIONS: tuple[Route[Any], ...] = (
     events.all_events,
     nodes.nodes,
     gpus.gpus,
+    nodes.make_join_token,
+    nodes.join,
     nodes.drain,
     nodes.resume,
     nodes.give_back,

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import TypeVar
@@ -135,6 +136,27 @@ class AccessCache:
             )
         return made
 
+    async def join(self, public_part: str, *, node: str, source: str) -> str:
+        """Use a join token; returns the sealed credentials of its node. Raises RejectedError 401, 403 or 410, or 429 if
+        `source` guesses too fast."""
+        if wait := self._refusals.wait(source, self._clock()):
+            raise too_fast("public_part", f"too many unknown join tokens come from {source}", wait)
+        kept = await self._store.use_join_token(token_hash(public_part), node_id=node, at=self._now())
+        if kept is None:
+            self._refusals.owe(source, self._clock())
+            raise RejectedError(
+                401, "public_part", f"this join token is not known, or a newer one has replaced it: {_another(node)}"
+            )
+        if kept.node_id != node:
+            raise RejectedError(403, "node", f"this join token is for node {kept.node_id}, not for {node}")
+        if kept.used_at is not None:
+            reason = f"this join token was used at {_utc(kept.used_at)}, and works once: {_another(node)}"
+            raise RejectedError(410, "public_part", reason)
+        if not kept.sealed:
+            reason = f"this join token expired at {_utc(kept.expires_at)}: {_another(node)}"
+            raise RejectedError(410, "public_part", reason)
+        return kept.sealed
+
     def forget(self) -> None:
         """Drop all look-ups: some token has changed."""
         self._unknown.clear()
@@ -174,6 +196,14 @@ def _bounded(cache: dict[str, T]) -> dict[str, T]:
     if len(cache) >= REMEMBERED_MAX:
         del cache[next(iter(cache))]
     return cache
+
+
+def _another(node: str) -> str:
+    return f"`weft node add {node}` prints another"
+
+
+def _utc(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def _unknown() -> RejectedError:
