@@ -65,8 +65,8 @@ async def run(stop: asyncio.Event) -> None:
 
 
 def suit_threads() -> None:
-    """Short turns; and with glibc few heaps, however many threads there are, of which what is large is given back once
-    it is freed. By default each thread that reads megabytes keeps as many for itself."""
+    """Shorten the turns of threads. With glibc, use few heaps for all threads and return large blocks once they are
+    freed: by default each thread that reads megabytes keeps them."""
     sys.setswitchinterval(SWITCH_SECONDS)
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):

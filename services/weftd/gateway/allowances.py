@@ -8,13 +8,13 @@ from weft.store.tenants import Access, TenantStore
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.readmodel.cluster import Newest
 
-FULL_MAX = 1000  # tenants of which it is known that they have no room
+FULL_MAX = 1000  # tenants that are known to have no room
 
 FULL_RETRY_SECONDS = 10.0  # open jobs have to end first: an immediate retry is of no use
 
 
 class Allowances:
-    """`default` is for tenants for which no administrator has set another."""
+    """`default` applies to tenants for which no administrator has set limits."""
 
     def __init__(self, default: Allowance) -> None:
         self.default = default
@@ -31,14 +31,14 @@ def check(spec: JobSpec, allowance: Allowance | None, *, priority: int | None = 
 
 
 class NoRoomError(RejectedError):
-    """The tenant has as much open as it may; `field` is the part of the request that is too large."""
+    """The tenant is at a limit of its open jobs; `field` is the part of the request that is too large."""
 
     def __init__(self, reason: str, *, field: str = "") -> None:
         super().__init__(429, field, reason, retry_after=FULL_RETRY_SECONDS)
 
 
 class _Refused(Struct, frozen=True):
-    """A large body for which its tenant had no room, and what the tenant had open then."""
+    """A refused large body, and the use of its tenant at that time."""
 
     size: int
     use: Use
@@ -48,8 +48,8 @@ class _Refused(Struct, frozen=True):
 
 
 class NoRoom:
-    """The large bodies that were refused, so that another one is refused before it is read while its tenant has as
-    much open as then."""
+    """Refused large bodies. Another one is refused before it is read while its tenant has at least as much open as
+    then."""
 
     def __init__(self, *, store: TenantStore, allowances: Allowances) -> None:
         self._store = store
@@ -57,7 +57,7 @@ class NoRoom:
         self._refused: Newest[_Refused] = Newest(FULL_MAX)
 
     async def check(self, who: Access, size: int) -> None:
-        """Raises NoRoomError, as the last time, if a body of `size` bytes would be refused as well."""
+        """Raises NoRoomError if a body of `size` bytes would be refused like the last one."""
         known = self._refused.get(who.tenant)
         if known is None or size < known.size or self._allowances.of(who) != known.allowance:
             return
@@ -67,7 +67,7 @@ class NoRoom:
         self._refused.forget(who.tenant)
 
     async def note(self, who: Access, size: int, refusal: NoRoomError) -> None:
-        """A body of `size` bytes was refused, as its tenant has too much open."""
+        """Note that a body of `size` bytes was refused because its tenant has too much open."""
         if (use := await self._use(who.tenant)) is not None:
             self._refused.put(who.tenant, _Refused(size, use, self._allowances.of(who), refusal.reason, refusal.field))
 

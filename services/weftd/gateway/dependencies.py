@@ -12,8 +12,8 @@ from weftd.gateway.errors import RejectedError
 
 
 async def named(store: GatewayStore, tenant: str, spec: JobSpec) -> JobSpec:
-    """The specification with the ids of what it waits for. Raises RejectedError 404: a job of another tenant is as one
-    that is not there."""
+    """The specification with the ids of the jobs that it waits for. Raises RejectedError 404; a job of another tenant
+    counts as missing."""
     if not spec.after:
         return spec
     after = [
@@ -48,7 +48,7 @@ async def job_id(store: GatewayStore, tenant: str, job: str) -> str | None:
 
 
 async def array_id(store: GatewayStore, tenant: str | None, array: str) -> str | None:
-    """The id of the tenant's array with this id, or of the newest with this name. None as the tenant: of any."""
+    """The id of the tenant's array with this id, or of the newest with this name. Tenant None: any tenant."""
     if array.startswith(ARRAY_PREFIX):
         kept = await store.arrays(ids=[array])
         if kept and tenant in (None, kept[0].tenant):
@@ -57,7 +57,7 @@ async def array_id(store: GatewayStore, tenant: str | None, array: str) -> str |
 
 
 async def check_element_wise(store: GatewayStore, spec: JobSpec, elements: Sequence[tuple[str, JobSpec]]) -> None:
-    """Raises RejectedError 400 if an element waits for one that is not there."""
+    """Raises RejectedError 400 if an element waits for an element that does not exist."""
     for number, after in enumerate(spec.after):
         if not after.element_wise:
             continue

@@ -1,7 +1,7 @@
 """The documentation at `/docs/`: the files of one archive beside this module, read once at the start.
 
 `make docs` builds the archive, the wheel and the image carry it. It holds each file compressed by gzip, as most
-browsers take it. An installation without the archive answers with how to get it.
+browsers take it. An installation without the archive answers with a sentence about how to get it.
 """
 
 import gzip
@@ -53,7 +53,7 @@ class Documentation:
             return cls({name: read.read(name) for name in read.namelist()})
 
     def answer(self, request: web.Request) -> web.Response:
-        """A file, the way to the first page, or a sentence about what is missing."""
+        """A file, a redirect to the first page, or a sentence about the missing documentation."""
         if not self._zipped:
             return web.Response(status=404, text=ABSENT)
         name = request.match_info.get("name", "") or HOME

@@ -1,7 +1,7 @@
 """The dashboard's files, read once at the start: `/` is its page, `/face/<digest>/NAME` all that the page loads.
 
-The digest is that of the whole folder, so that a name never has another content and may be kept for ever; `{digest}`
-in the page is filled in. Nothing but the names that were read is served, whatever a path looks like.
+The digest is that of the whole folder, so a name never changes its content and browsers may cache it for ever;
+`{digest}` in the page is filled in. Only the names that were read are served, whatever a path looks like.
 """
 
 import base64
@@ -29,7 +29,7 @@ TYPES = {
     "png": "image/png",
     "woff2": "font/woff2",
 }
-GAINFUL = 0.9  # compressed bytes are served if they are at most this part of the others
+GAINFUL = 0.9  # compressed bytes are served if they are at most this fraction of the plain ones
 
 POLICY = (
     "default-src 'none'; script-src 'self'{scripts}; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
@@ -40,7 +40,7 @@ FOR_EVER = "public, max-age=31536000, immutable"
 
 
 class FaceFile(Struct, frozen=True):
-    """One file: its media type, its bytes, and the same compressed, if that makes them fewer."""
+    """One file: its media type, its bytes, and the compressed bytes if these are fewer."""
 
     media: str
     plain: bytes
@@ -63,7 +63,7 @@ class Face:
         return sorted(self._files)
 
     def page(self, request: web.Request) -> web.Response:
-        """The page itself: always asked for again, and sent again if it changed."""
+        """The page itself: browsers ask for it again each time, and get it again if it changed."""
         tag = f'"{self.digest}"'
         headers = {**_security(self._scripts), "Cache-Control": "no-cache", "ETag": tag}
         if request.headers.get("If-None-Match", "").removeprefix("W/") == tag:
@@ -101,7 +101,7 @@ def _security(scripts: str) -> dict[str, str]:
 
 
 def _is_served(name: str) -> bool:
-    """Not what tools leave in a folder."""
+    """True unless tools left the file in the folder."""
     return not name.startswith((".", "_")) and not name.endswith(("~", ".orig", ".md"))
 
 

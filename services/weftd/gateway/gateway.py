@@ -59,13 +59,13 @@ HEARTBEAT_SECONDS = 15.0  # between two signs of life on a stream that has nothi
 TOLD_AWAY_SECONDS = 1.0
 OPENING_MAX = 64  # tenants of which a session begins
 OPENING_SECONDS_MAX = 10.0
-TENANTS_AT_ONCE = 3  # with long reads at once: the other connections to the store are for all else
-AT_WORK_MAX = 256  # requests in work; the others wait for their tenant's turn
+TENANTS_AT_ONCE = 3  # long reads at once: the other store connections serve all other requests
+AT_WORK_MAX = 256  # requests in progress; the others wait for their tenant's turn
 AT_WORK_PER_TENANT_MAX = 8
 AT_WORK_WAITING_MAX = 4096  # of one tenant
 OVER_NATS_WAITING_MAX = 120  # submissions of one tenant
 AWAY_SECONDS = 10.0  # the store counts as away for this long after it did not answer
-PAST_WAITING_MAX = 4  # of one tenant; each reads all jobs that were open then
+PAST_WAITING_MAX = 4  # concurrent views of the past of one tenant; each reads all jobs that were open then
 PAST_WAIT_SECONDS = 10.0
 SAME_NAME_MAX = 100  # jobs of one name that are looked at for one that serves
 SAME_BEGINNING_MAX = 5  # matching ids that the error about an ambiguous one lists
@@ -78,9 +78,9 @@ _matches_token = re.compile(TOKEN_PATTERN).fullmatch
 
 
 class Gateway:
-    """`now` is the time of day, `clock` does not jump, `characters` is a source of randomness, `processor` is the
-    processor's time of the calling thread: with `no_time` tenants pay for none. `ticket_secret`: all gateways of the
-    cluster have the same; without one, each makes one of its own."""
+    """`now` is the time of day, `clock` does not jump, `characters` is a source of randomness, `processor` is the CPU
+    time of the calling thread; with `no_time` no tenant pays. `ticket_secret`: all gateways of the cluster have the
+    same; without one, each makes one of its own."""
 
     def __init__(
         self,
@@ -228,11 +228,11 @@ class Gateway:
         await self.samples.take(self.snapshots, self.cluster, now=self.now)
 
     async def foresee(self) -> None:
-        """Prepare the durations and places that the next explanation rests on. Raises StoreUnavailableError."""
+        """Prepare the durations and places that the next explanation needs. Raises StoreUnavailableError."""
         await self.estimates.prepare(self.snapshots)
 
     async def end_refused_streams(self) -> None:
-        """End streams of tokens that were revoked or have expired. Raises StoreUnavailableError: then all go on."""
+        """End streams of tokens that were revoked or have expired. After StoreUnavailableError all streams continue."""
 
         async def may_go_on(request: web.Request) -> bool:
             header = request.headers.get("Authorization")
@@ -264,8 +264,8 @@ class Gateway:
         return found
 
     async def service(self, who: Access, job: str) -> Job:
-        """As `job`; of several open services with the name the newest that has, or had, a ready replica, else the
-        newest: the one that their router chooses."""
+        """Like `job`. If several open services have the name: the newest that has, or had, a ready replica, else the
+        newest, as routers choose."""
         found = await self.job(who, job)
         if found.id == job or found.name != job:
             return found
@@ -274,7 +274,7 @@ class Gateway:
         return max(serving, key=lambda each: (bool(each.worked), each.seq), default=found)
 
     async def _beginning(self, who: Access, prefix: str) -> Job | None:
-        """The one job that the caller may see whose id begins so; None for a prefix that is too short to be meant."""
+        """The one visible job whose id begins with the prefix; None if the prefix is too short."""
         if not prefix.startswith(ID_BEGINS) or not ID_PREFIX_LEAST <= len(prefix) < len(ID_BEGINS) + ID_CHARACTERS:
             return None
         async with self.reading.one(who.tenant):
@@ -303,7 +303,7 @@ class Gateway:
         return f"; a job is kept for {_days(min(kept))} after its end" if kept else ""
 
     async def must_be_kept(self, at: float) -> None:
-        """Raises RejectedError if jobs that were not over at that time may have been deleted since."""
+        """Raises RejectedError if jobs that were open at that time may have been deleted since."""
         forgotten = [one for one in await self.store.jobs_kept() if one.forgotten_before > at]
         if forgotten:
             last = max(forgotten, key=lambda one: one.forgotten_before)

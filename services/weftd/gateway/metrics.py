@@ -14,7 +14,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 
 class RequestMeters:
-    """Metrics in a registry of their own, which the admin port serves."""
+    """Metrics in their own registry, which the admin port serves."""
 
     def __init__(self, streams: Streams) -> None:
         self.registry = CollectorRegistry(auto_describe=True)

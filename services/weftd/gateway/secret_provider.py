@@ -14,7 +14,7 @@ Asked = ReadSecrets | ReadContext | ReadImage | ReadCheckpoint
 
 
 async def check_stored(store: GatewayStore, tenant: str, spec: JobSpec, *, at: float) -> None:
-    """Refuse a specification that names a secret or files of which nothing is stored. Raises RejectedError."""
+    """Refuse a specification that names a secret or files that are not stored. Raises RejectedError."""
     if spec.context is not None and await store.use_context(tenant, spec.context, at=at) is None:
         why = f"tenant {tenant} has no files of this digest; `--sync DIR` stores those of a folder"
         raise RejectedError(400, "context", why)
@@ -31,7 +31,7 @@ async def check_stored(store: GatewayStore, tenant: str, spec: JobSpec, *, at: f
 
 
 async def read(store: GatewayStore, asked: ReadSecrets) -> SecretsRead:
-    """The values for one run, if the job has it on the node that asks, in the epoch that it is in."""
+    """The values for one run, if the job has that run on the asking node in its present epoch."""
     if (job := await held(store, asked)) is None:
         return SecretsRead(refused=not_there(asked))
     named = job.spec.all_secrets
@@ -54,7 +54,7 @@ async def read_context(store: GatewayStore, asked: ReadContext, *, at: float) ->
 
 
 async def held(store: GatewayStore, asked: Asked | SessionLeft) -> Job | None:
-    """The job, if it has that rank on the node that asks, in the epoch that it is in."""
+    """The job, if it has that rank on the asking node in its present epoch."""
     job = await store.job(asked.job_id)
     places = () if job is None or job.state in FINAL or job.placement is None else job.placement.allocations
     here = any((one.node_id, one.rank) == (asked.node_id, asked.rank) for one in places)

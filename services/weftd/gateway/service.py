@@ -1,4 +1,4 @@
-"""The gateway's shell: it serves HTTP and requests, keeps the newest messages of nodes, and stops in order."""
+"""I/O of the gateway: serves HTTP and NATS requests, keeps the newest messages of nodes, and stops in order."""
 
 import asyncio
 import logging
@@ -41,11 +41,11 @@ logger = logging.getLogger(__name__)
 STREAMS_SECONDS = 1.0  # between two checks of the tokens of open streams
 FORGET_SECONDS = 3600.0
 THREADS_MAX = 4
-FORESEE_SECONDS = 1.0  # between two looks at what estimates rest on, at least
-RENEW_SECONDS = 5.0  # between two looks at the certificate's files
+FORESEE_SECONDS = 1.0  # minimum time between two updates of the data for estimates
+RENEW_SECONDS = 5.0  # between two checks of the certificate's files
 FORGET_AUDIT_MAX = 50_000  # entries at once
 SUBMIT_SUBJECT = "weft.submit"
-SUBMITS_AT_ONCE = 256  # of all tenants, each with its specification in memory: those beyond them wait in the bus
+SUBMITS_AT_ONCE = 256  # all tenants together, each with its specification in memory; more wait in the bus
 NATS_SOURCE = "NATS"  # a request over NATS has no source address: its connection's inbox stands for that
 
 
@@ -120,7 +120,7 @@ async def run(
     heartbeat_seconds: float = HEARTBEAT_SECONDS,
     processor: Callable[[], float] | None = None,
 ) -> None:
-    """Run until `stop` is set. `tokens`: by tenant, those that come from files; "" is none.
+    """Run until `stop` is set. `tokens`: tokens from files, by tenant; "" is none.
 
     With a `certificate` the gateway serves HTTPS. `listens_on` is called with the port. `processor` is the processor's
     time of the calling thread; without it no tenant is held to its part of the processor.
@@ -163,7 +163,7 @@ async def run(
 
     forget_contexts = forgetting_contexts(store, now, kept_days=settings.contexts_kept_days)
     loops = [Every(STREAMS_SECONDS, gateway.end_refused_streams, retry_on=(StoreUnavailableError,), name="streams")]
-    # A mistake here must end no gateway: nothing is lost but that the next explanation takes longer.
+    # An error here must not stop the gateway: only the next explanation takes longer.
     loops.append(Every(FORESEE_SECONDS, gateway.foresee, retry_on=(Exception,), name="estimates"))
     loops.append(Every(FINE_SECONDS, gateway.sample, retry_on=(StoreUnavailableError,), name="samples"))
     # A mistake about one schedule must end no gateway: its run is tried again, and those of the others go on.
@@ -235,7 +235,7 @@ async def run(
 
 
 async def answer_submit(gateway: Gateway, asked: RawRequest) -> SubmitAnswered:
-    """A request on `weft.submit`. Its tenant waits as over HTTP: for its lane, and for one of its places at work."""
+    """Answer a request on `weft.submit`. Its tenant waits as over HTTP: for its CPU budget and for a slot."""
     headers = {name.lower(): value for name, value in asked.headers.items()}
     try:
         try:

@@ -1,4 +1,4 @@
-"""Hints to the scheduler and the relay to read the store now. Many asks make one hint; a lost one costs a poll."""
+"""Hints to the scheduler and the relay to read the store now. Many commands give one hint; a lost hint costs a poll."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ class Wakeups:
         self._task: asyncio.Task[None] | None = None
 
     def asked(self, pool: str, *, told: bool = False) -> None:
-        """An ask was stored for the scheduler of `pool`; `told`: with an event."""
+        """Note that a command was stored for the scheduler of `pool`; `told`: with an event."""
         self._pools.add(pool)
         self._outbox |= told
         if self._task is None or self._task.done():

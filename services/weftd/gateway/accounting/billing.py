@@ -1,4 +1,4 @@
-"""The answer with rows: GPU-seconds by tenant, job, label, … or over time, as JSON or as CSV."""
+"""Answers with rows: GPU-seconds by tenant, job, label, … or over time, as JSON or CSV."""
 
 import csv
 import io
@@ -17,7 +17,7 @@ from weftd.gateway.thinking.accounting.rows import NANO, Books, rows_of
 from weftd.gateway.thinking.accounting.used import UsedLedger
 
 CSV = "text/csv"
-# The first characters with which a spreadsheet takes a text for a formula, the wide ones in some languages.
+# First characters that make a spreadsheet read a text as a formula; the wide ones count in some languages.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 COLUMNS = tuple(name for name in AccountRow.__struct_fields__)
 BYTES_MAX = 1 << 20
@@ -56,7 +56,7 @@ def billed(
 
 
 def csv_of(view: UsageView) -> str:
-    """A line for each row, with the names of its fields above them. What is not known is empty."""
+    """A line for each row, with the names of its fields above them. Unknown values are empty."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\r\n")
     writer.writerow(COLUMNS)

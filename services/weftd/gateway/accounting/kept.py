@@ -1,4 +1,4 @@
-"""The files that jobs have on nodes, in bytes by tenant: as the nodes report them, whatever they were asked for."""
+"""Bytes of the files that jobs have on nodes, by tenant, as the nodes report them."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -12,12 +12,12 @@ from weft.messages.series import UsageView
 from weft.store import GatewayStore
 from weftd.gateway.readmodel.cluster import NODES_MAX, Newest
 
-HEARD_SECONDS_MAX = 900.0  # a node that is silent for longer has its files, and nobody can fetch them
+HEARD_SECONDS_MAX = 900.0  # files on a node that is silent for longer cannot be fetched
 FACTS_AT_ONCE = 5000
 
 
 class Kept(Struct, frozen=True, kw_only=True):
-    """Bytes by job and by tenant. Jobs that are not stored any more have none: nobody knows whose they were."""
+    """Bytes by job and by tenant. Jobs that are no longer stored have none, as their tenant is unknown."""
 
     of_jobs: dict[str, int]
     of_tenants: dict[str, int]
@@ -35,7 +35,7 @@ class KeptFiles:
         self._told.put(told.node_id, (self._clock(), told))
 
     async def of(self, store: GatewayStore) -> Kept | None:
-        """None: no node has told anything so far."""
+        """None if no node has reported yet."""
         now = self._clock()
         told = [each for at, each in self._told.values() if now - at <= HEARD_SECONDS_MAX]
         if not told:

@@ -98,15 +98,15 @@ async def logs(call: Call[LogQuery]) -> web.StreamResponse:
 
 
 async def run_of(gateway: Gateway, job: Job, *, rank: int, role: str | None, epoch: int | None) -> RankRun:
-    """The run in question; the newest epoch of a placed job whose ranks are all there needs no look at its story."""
+    """The requested run. The newest epoch of a placed job with all ranks needs no read of the event history."""
     needs_story = job.placement is None or epoch not in (None, job.epoch) or job.placement.changes > 0
     known = await runs.placements(gateway.store, job, epoch) if needs_story else runs.present_placement(job)
     return runs.find_run(job, known, epoch=epoch, role=role, rank=rank)
 
 
 async def _send(call: Call[LogQuery], job: Job, run: RankRun, offset: int) -> web.StreamResponse:
-    """Send the log; a header has its first offset. If the node drops bytes after that, under a slow reader, the answer
-    is cut: the next request gets a later first offset."""
+    """Send the log, with its first offset in a header. If the node drops bytes while a slow reader reads, the answer is
+    cut; the next request gets a later first offset."""
     request = call.request
     pieces = _follow(call.gateway, job, run, offset, request) if call.query.follow else _read(call, job, run, offset)
     async with aclosing(pieces):
@@ -194,7 +194,7 @@ async def _lost(gateway: Gateway, run: RankRun) -> bool:
 
 
 async def _first_look(gateway: Gateway, job: Job, run: RankRun, offset: int) -> LogRead:
-    """The log's first offset, if its node answers at once. Raises RejectedError if waiting is of no use."""
+    """The log's first offset, if its node answers at once. Raises RejectedError if no later answer can help."""
     if run.node_id is None:
         return LogRead(offset=offset, data=b"")
     try:
@@ -254,7 +254,7 @@ async def _read_patiently(gateway: Gateway, run: RankRun, *, offset: int, wait: 
 
 
 async def _placed(gateway: Gateway, fresh: Job, run: RankRun) -> RankRun:
-    """`run` with its node, if it has been placed by now; the story has also the node of an epoch that is over."""
+    """`run` with its node if it is placed. The event history also has the node of an ended epoch."""
     placement = fresh.placement if fresh.epoch == run.epoch else None
     if placement is None and (fresh.epoch > run.epoch or fresh.state.final):
         placement = (await runs.placements(gateway.store, fresh, run.epoch)).get(run.epoch)

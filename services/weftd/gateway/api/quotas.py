@@ -1,4 +1,4 @@
-"""Quotas: what each tenant and group is guaranteed and may hold, and how an administrator changes it."""
+"""Quotas: guarantees and limits of tenants and groups, and their changes by administrators."""
 
 import re
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Many jobs at once, by conditions: as a query has them, and cancelled by one request."""
+"""Selection of many jobs by conditions: reads them from a query, and cancels the jobs with one request."""
 
 from typing import Annotated, Any, ClassVar
 
@@ -23,7 +23,7 @@ CANCELLED_MAX = 10_000  # by one request, so that its statement ends in time
 
 
 class JobsSelected(Struct, frozen=True, forbid_unknown_fields=True):
-    """The conditions of a query, which a job meets all together."""
+    """The conditions of a query; a job must meet all of them."""
 
     LISTS: ClassVar[frozenset[str]] = frozenset({"state", "kind", "label"})
 
@@ -106,7 +106,7 @@ async def cancel(call: Call[CancelQuery]) -> web.StreamResponse:
 
 
 def tenant_of(call: Call[Any]) -> str | None:
-    """The tenant whose jobs are meant; None: all. Raises RejectedError."""
+    """The tenant whose jobs are selected; None: all tenants. Raises RejectedError."""
     tenant = call.query.tenant if call.who.admin else call.who.tenant
     if call.query.tenant is not None and call.query.tenant != tenant:
         raise RejectedError(403, "tenant", "a tenant sees its own jobs only")

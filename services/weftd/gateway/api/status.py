@@ -1,4 +1,4 @@
-"""How the cluster itself is: its services, its servers, and what somebody should do."""
+"""Status of the cluster: its services, its servers, and a remedy for each problem."""
 
 from aiohttp import web
 

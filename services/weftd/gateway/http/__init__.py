@@ -1,1 +1,1 @@
-"""HTTP below the routes: how a handler is called, bodies are received, answers are validated and described."""
+"""HTTP below the routes: calls of handlers, request bodies, conditional answers and the OpenAPI document."""

@@ -65,7 +65,7 @@ async def healthz(_: Call[NoQuery]) -> web.StreamResponse:
     },
 )
 async def readyz(call: Call[NoQuery]) -> web.StreamResponse:
-    """Ready without the bus too: jobs are stored all the same, and the scheduler polls for them."""
+    """Ready even without the bus: jobs are stored, and the scheduler polls for them."""
     detail = {"store": "answers", "bus": "connected" if call.gateway.bus.connected else "away"}
     try:
         await call.gateway.snapshots.nodes.get()

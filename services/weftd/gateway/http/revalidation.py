@@ -1,4 +1,4 @@
-"""Answers that a reader has already are not sent again (`ETag`, RFC 9110); the next page has its `Link` (RFC 8288)."""
+"""Conditional answers (`ETag`, RFC 9110) and links to the next page (`Link`, RFC 8288)."""
 
 import hashlib
 
@@ -15,7 +15,7 @@ def tags_of(header: str) -> set[str]:
 
 
 def revalidated(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """A whole JSON answer with a tag of its bytes, or 304 without a body for a reader that names this tag."""
+    """A JSON answer with a tag of its bytes, or a 304 without a body if the reader names this tag."""
     if not isinstance(response, web.Response) or (response.status, response.content_type) != (200, JSON):
         return response
     if not isinstance(response.body, bytes) or "ETag" in response.headers:

@@ -27,7 +27,7 @@ TOLD_USED_SECONDS = 60.0
 TOKEN_PREFIX = "weft_"
 TOKEN_CHARACTERS = 40
 CODE_PREFIX = "code_"
-PER_TENANT_MAX = 1000  # codes and sessions in force
+PER_TENANT_MAX = 1000  # valid codes and sessions of one tenant
 TOKEN_CHARACTERS_MAX = 512
 LOOKED_UP_AT_ONCE = 4  # tokens that were not known before
 LOOKED_UP_SECONDS_MAX = 5.0
@@ -35,7 +35,7 @@ NETWORK_BITS = 64  # IPv6 clients are counted by /64, since one host has a whole
 
 
 def must_change(who: Access) -> None:
-    """Raises RejectedError 403 for a person who may only read."""
+    """Raises RejectedError 403 if the person may only read."""
     if who.role == Role.VIEWER:
         raise RejectedError(403, "Authorization", "your role, viewer, may only read")
 
@@ -57,7 +57,7 @@ def bearer(header: str | None) -> str:
 
 @lru_cache(maxsize=REMEMBERED_MAX)
 def source_of(remote: str | None) -> str:
-    """The source by which guesses are counted: an IPv4 address, or the network of an IPv6 one."""
+    """The source for which guesses are counted: an IPv4 address, or the /64 network of an IPv6 address."""
     try:
         address = ip_address((remote or "").partition("%")[0])
     except ValueError:
@@ -68,7 +68,7 @@ def source_of(remote: str | None) -> str:
 
 
 class Remembered(Struct):
-    """A token that was in force when it was looked up, in seconds of the cache's clock."""
+    """A token that was valid at its look-up, in seconds of the cache's clock."""
 
     access: Access
     until: float
@@ -78,10 +78,9 @@ class Remembered(Struct):
 class AccessCache:
     """Looks tokens up. A token that was revoked or has expired is refused REMEMBERED_SECONDS later at the latest.
 
-    Unknown tokens from one source are looked up no faster than `refusals` allows: beyond it only tokens that were known
-    before are let in from that source. A source over NATS may call itself what it wants, so those of all sources
-    together are looked up a few at a time, in the order in which they came: guesses delay a new token, which gets 429
-    once it has waited over 5 s.
+    Unknown tokens from one source are looked up no faster than `refusals` allows: beyond it, that source can use only
+    tokens that were known before. A source over NATS can choose its name, so look-ups of all sources together run a few
+    at a time, in the order of arrival: guesses delay a new token, which gets 429 after 5 s.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class AccessCache:
         self._unknown: dict[str, float] = {}
 
     async def of(self, header: str | None, *, source: str) -> Access:
-        """The caller by its header. Raises RejectedError 401, or 429 if `source` guesses too fast."""
+        """The caller of the `Authorization` header. Raises RejectedError 401, or 429 if `source` guesses too fast."""
         key = header or ""
         known = self._known.get(key)
         if known is not None and known.until > self._clock():
@@ -184,7 +183,7 @@ class AccessCache:
         return None if access is not None and access.job else access  # a session of one service is for routers
 
     async def _tell_used(self, known: Remembered, token: str) -> None:
-        """Store when tokens were used last, now and then, without delaying the request."""
+        """Store the time of last use of tokens now and then, without delay for the request."""
         if known.told_used and self._clock() - known.told_used < TOLD_USED_SECONDS:
             return
         known.told_used = self._clock()

@@ -1,7 +1,7 @@
-"""Entries of the audit log: their actor, and how many of them a caller may cause.
+"""Entries of the audit log: their actor, and the rate at which a caller may cause them, so that a caller who is refused
+again and again fills no disk.
 
-A caller who is refused again and again fills no disk: its entries have a rate. Sign-ins are written in the statement
-that makes them.
+Sign-ins are written in the statement that makes them.
 """
 
 from collections.abc import Callable
@@ -51,15 +51,15 @@ class Auditing:
             raise too_fast("", f"tenant {who.tenant} may make {CHANGES.per_second:g} such changes a second", wait)
 
     async def asked(self, actor: Actor, act: str, detail: str) -> None:
-        """Raises StoreUnavailableError: then the act must not be done."""
+        """Write an act before it is executed. After StoreUnavailableError it must not be executed."""
         await self._store.write_audit(actor, clean(act), Outcome.ASKED, detail=clean(detail), at=self._now())
 
     async def done(self, actor: Actor, act: str, detail: str) -> None:
-        """Raises StoreUnavailableError: then the act must be undone."""
+        """Write an act that was executed. After StoreUnavailableError it must be undone."""
         await self._store.write_audit(actor, clean(act), Outcome.DONE, detail=clean(detail), at=self._now())
 
     async def refused(self, request: web.Request, who: Access, error: RejectedError, *, act: str = "") -> None:
-        """Write that something was refused, unless too much was of this caller."""
+        """Write a refusal, unless this caller had too many."""
         caller = who.tenant or request.remote or ""
         if not self._refusals.take(caller, self._clock()):
             await self.refusal(self.actor(request, who), act or f"{request.method} {request.path}", error)
@@ -70,5 +70,5 @@ class Auditing:
 
 
 def clean(text: str) -> str:
-    """A text as Postgres stores it, on one line of a terminal."""
+    """The text without characters that Postgres or one line of a terminal cannot hold."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text[:DETAIL_CHARACTERS])

@@ -13,8 +13,8 @@ of a host. `~` is in no job's id, so that the router takes it for no cookie of a
 HOST_COOKIE = f"__Host-{COOKIE}"
 """Browsers take a cookie of this name from its own host alone, and over TLS."""
 PROOF_HEADER = "X-Weft-Session"
-PROOF_PROTOCOL = "weft.proof."  # a page can give a WebSocket no header, but offer protocols: one has the proof
-FLOW_COOKIE = "weft_token-~o"  # the sign-in at the identity provider that is under way
+PROOF_PROTOCOL = "weft.proof."  # a page can only offer protocols to a WebSocket: one has the proof
+FLOW_COOKIE = "weft_token-~o"  # the sign-in in progress at the identity provider
 FLOW_PATH = "/v1/oidc"
 FLOW_SECONDS = 600
 PATH = "/v1"
@@ -22,8 +22,8 @@ TRIED_MAX = 16  # cookies of one request: a page on another port of the host may
 
 
 def credentials(request: web.Request) -> str | None:
-    """The `Authorization` header of a request, or what its cookie stands for. The cookie counts only with its proof: a
-    page of another origin has none, nor has a page that planted the cookie."""
+    """The `Authorization` header of a request, or its equivalent from the cookie. The cookie counts only with its
+    proof, which neither a page of another origin nor a page that planted the cookie has."""
     header = request.headers.get("Authorization")
     if header is not None:
         return header
@@ -45,12 +45,12 @@ def proof_of(token: str) -> str:
 
 
 def keep(response: web.StreamResponse, request: web.Request, token: str, *, seconds: float) -> None:
-    """Have the browser keep the token of a session; an empty one is taken away."""
+    """Store the token of a session in the browser; an empty one removes it."""
     _set(response, request, COOKIE, token, seconds=seconds, path=PATH, same_site="Strict")
 
 
 def keep_flow(response: web.StreamResponse, request: web.Request, flow: Flow) -> None:
-    """Have the browser keep what its sign-in at the identity provider is bound to."""
+    """Store in the browser the secret to which its sign-in at the identity provider is bound."""
     _set(response, request, FLOW_COOKIE, cookie_of(flow), seconds=FLOW_SECONDS, path=FLOW_PATH, same_site="Lax")
 
 
@@ -59,7 +59,8 @@ def forget_flow(response: web.StreamResponse, request: web.Request) -> None:
 
 
 def flow_in(request: web.Request) -> Flow | None:
-    """The sign-in under way in this browser; None if there is none, or more than one: another page planted one."""
+    """The sign-in in progress in this browser; None if there is none, or several, as another page may have planted
+    one."""
     found = _values(request, FLOW_COOKIE)
     return flow_of(found[0]) if len(found) == 1 else None
 

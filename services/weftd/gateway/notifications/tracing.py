@@ -1,7 +1,7 @@
 """Sends a trace of each job that is over to a collector, by OTLP over HTTP.
 
-Bounded, and lossy by design: what cannot be sent is left out, and what ends while no gateway has the duty is not sent
-later.
+Bounded, and lossy by design: a trace that cannot be sent is dropped, and jobs that end while no gateway has the duty
+are not sent later.
 """
 
 import asyncio

@@ -17,7 +17,7 @@ T = TypeVar("T")
 JOBS_PER_NODE_MAX = 2_000
 NODES_MAX = 10_000
 POOLS_MAX = 100
-SAMPLE_SECONDS_MAX = 10.0  # an older sample does not show the present
+SAMPLE_SECONDS_MAX = 10.0  # older samples are not shown as current
 FINDINGS_SECONDS_MAX = 300.0
 
 
@@ -57,19 +57,19 @@ class _Heard(Struct, Generic[T], frozen=True):
 
 
 class LiveCluster:
-    """`hear_…` takes the messages of services; the other methods return the newest. `clock` does not jump. `serving`:
-    the same of services, whose requests go to `router_url`."""
+    """The newest messages: `hear_…` receives messages of services, the other methods return the newest. `clock` does
+    not jump. `serving` holds the messages about services, whose requests go to `router_url`."""
 
     def __init__(self, *, clock: Callable[[], float], router_url: str = "") -> None:
         self._clock = clock
         self.serving = LiveServing(clock=clock, router_url=router_url)
         self._progress: Newest[Newest[JobProgress]] = Newest(NODES_MAX)  # by node, then by job
         self._samples: Newest[_Heard[NodeSampled]] = Newest(NODES_MAX)
-        self._unused: Newest[dict[int, float]] = Newest(NODES_MAX)  # by node, since when each unused GPU is unused
+        self._unused: Newest[dict[int, float]] = Newest(NODES_MAX)  # by node, the time since which a GPU is unused
         self._reviews: Newest[_Heard[PoolReviewed]] = Newest(POOLS_MAX)
 
     async def hear_progress(self, seen: ProgressSeen) -> None:
-        """Keep progress by node: the reader knows on which node each rank is."""
+        """Store the progress by node; readers know the node of each rank."""
         told = self._progress.get(seen.node_id) or Newest(JOBS_PER_NODE_MAX)
         self._progress.put(seen.node_id, told)
         for run in seen.runs:
@@ -107,7 +107,7 @@ class LiveCluster:
         return heard.what
 
     def unused_seconds(self, node_id: str, gpu: int) -> float | None:
-        """The seconds for which a GPU has not been used, as this gateway saw it; None: it is, or nobody knows."""
+        """The seconds for which this gateway saw a GPU unused; None: it is used, or its use is unknown."""
         unused = self._unused.get(node_id)
         if unused is None or gpu not in unused or self.sample(node_id) is None:
             return None
@@ -120,7 +120,7 @@ class LiveCluster:
         return next((run for run in runs if (run.job_id, run.epoch, run.rank) == wanted), None)
 
     def verdicts(self, job: Job) -> tuple[RankVerdict, ...]:
-        """The verdicts on this epoch of the job and on the ranks that it holds, by the last review of its pool."""
+        """The bottlenecks of this epoch of the job and of its present ranks, from the last review of its pool."""
         heard = self._reviews.get(job.pool)
         if heard is None or self._clock() - heard.at > FINDINGS_SECONDS_MAX:
             return ()
@@ -140,7 +140,7 @@ class LiveCluster:
         return tuple(finding for finding in heard.what.findings if finding.job_id == job.id)
 
     def findings(self) -> tuple[Finding, ...]:
-        """All findings on which somebody can act: that a job is not tuned is shown on the job alone."""
+        """All findings on which a person can act. A missing tuning is shown only at its job."""
         now = self._clock()
         return tuple(
             finding

@@ -17,7 +17,7 @@ class EventCause(msgspec.Struct, frozen=True):
 
 
 async def endings(store: GatewayStore, jobs: Sequence[Job], *, every: bool = False) -> dict[str, Cause]:
-    """The causes by job. Of jobs that succeeded only with `every`: in a list their state is enough."""
+    """The causes by job. With `every` also those of jobs that succeeded; a list needs only their state."""
     over = [job.id for job in jobs if job.state in TOLD or (every and job.state is JobState.SUCCEEDED)]
     ends = [JobEvent.FAILED, JobEvent.CANCELLED, JobEvent.SUCCEEDED]
     told = await store.last_told("jobs", over, events=ends) if over else []

@@ -1,7 +1,7 @@
-"""What estimates rest on, kept for all requests: how long jobs lasted, and earlier estimates against what came true.
+"""The data behind estimates, shared by all requests: durations of jobs, and the track record of earlier estimates.
 
-The durations are those of the jobs that ended last, read from the store. The track record is in memory: a gateway that
-starts anew begins it anew.
+The durations are those of the jobs that ended last, read from the store. The track record is in memory: it starts empty
+with each gateway.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from weft.store import GatewayStore
 from weftd.gateway.readmodel.cluster import LiveCluster
 from weftd.gateway.readmodel.snapshots import Fresh, Snapshots
 
-ENDED_MAX = 1_000  # jobs that are read at once; more are learnt as they end
+ENDED_MAX = 1_000  # jobs read at first; more are learned as they end
 DURATIONS_SECONDS = 30.0
 AGAIN_SECONDS = 60.0  # between two estimates of one job that count in its record
 OVERLAP_SECONDS = 10.0  # a job that ended before another may be stored after it
 KEPT_SECONDS = 90 * 86400.0
-SPARING = 30  # what is prepared is prepared anew after this many times as long as it took,
+SPARING = 30  # prepared data are renewed after this multiple of the time that they took,
 PAUSE_SECONDS_MAX = 60.0  # at most
-JUDGED_AT_ONCE = 100  # jobs whose estimates are held against what came true, in one look
+JUDGED_AT_ONCE = 100  # jobs whose estimates are checked in one pass
 
 
 class WhatWasTold(NamedTuple):
@@ -74,7 +74,7 @@ class Estimates:
         return self._records.setdefault(pool, TrackRecords())
 
     async def prepare(self, snapshots: Snapshots) -> None:
-        """Work out how long jobs lasted and the places of all waiting jobs, ahead of the requests that need them. Does
+        """Compute durations of jobs and the places of all waiting jobs, ahead of the requests that need them. Does
         nothing if the last call was too short a time ago. Raises StoreUnavailableError."""
         began = self._clock()
         if began < self._prepare_at:
@@ -104,7 +104,7 @@ class Estimates:
         return learnt.durations
 
     async def _judge(self, records: TrackRecords[WhatWasTold]) -> None:
-        """Hold what was told against what has come true."""
+        """Compare shown estimates with the events that happened."""
         keys = [key for track in records.all() for key in track.pending][:JUDGED_AT_ONCE]
         jobs = {job.id: job for job in await self._store.jobs_of([key.id for key in keys])} if keys else {}
         for track in records.all():
@@ -113,8 +113,8 @@ class Estimates:
                     _judge_one(track, key, jobs.get(key.id))
 
     def told(self, job: Job, foreseen: Foreseen) -> Estimate:
-        """The estimate as it is shown. It is held against what comes true, once a while of each job. Of a job that is
-        later than was foreseen no moment is shown any more, only the range."""
+        """The estimate as it is shown. Now and then the estimate of each job is recorded and checked later. A job that
+        is later than estimated shows only the range, without a likely time."""
         eta, now = foreseen.estimate, self._now()
         if foreseen.raw is None or foreseen.told is None:
             return eta
@@ -148,7 +148,8 @@ class Estimates:
         quotas: Sequence[Quota],
         places: KnownPlaces | None = None,
     ) -> Callable[[], PoolToCome]:
-        """Return the function that builds the pool's state. It reads every job of the pool, so call it in a thread."""
+        """Return a function that builds the pool's state. That function reads every job of the pool, so call it in a
+        thread."""
         durations, records = await self.durations(job.pool), self.records(job.pool)
         minimum_run = MinimumRun(await self._store.preemption_after(pool=job.pool))
         spares = await self._store.spares(pool=job.pool)

@@ -1,4 +1,4 @@
-"""A job's story, page by page: all of it may be larger than a gateway should hold at once."""
+"""A job's event history, page by page: a whole history may be too large for a gateway's memory."""
 
 from collections.abc import AsyncGenerator, Sequence
 
@@ -19,7 +19,7 @@ async def story_pages(
     events: Sequence[str] = (),
     bytes_max: int = EVENTS_BYTES_MAX,
 ) -> AsyncGenerator[list[Event], None]:
-    """A job's events behind the cursor `after`, in order; with `events` only those with one of these names."""
+    """A job's events after the cursor `after`, in order; with `events`, only events with these names."""
     while True:
         page = await store.story(job_id, after=after, events=events, limit=PAGE, bytes_max=bytes_max)
         if page:

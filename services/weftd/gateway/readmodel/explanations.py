@@ -1,4 +1,4 @@
-"""Why a job waits, or is where it is, as its tenant may see it: of another tenant's job only the id."""
+"""Explains why a job waits, or runs where it runs, as its tenant may see it: other tenants' jobs appear only as ids."""
 
 import asyncio
 import re
@@ -53,7 +53,7 @@ async def explanation(
     now: float,
     priority_max: int = PRIORITY_MAX,
 ) -> Explanation:
-    """`priority_max`: the highest priority that the caller may ask for."""
+    """The explanation of a job. `priority_max`: the highest priority that the caller may request."""
     if job.state.final:
         cause = (await endings(store, [job], every=True)).get(job.id)
         told = explain(job, nodes=(), holding=(), queued=(), now=now, ended_for=cause)
@@ -107,7 +107,7 @@ async def explanation(
 
 
 def _copied(job: Job, cluster: LiveCluster) -> str:
-    """How far the data are copied for which a job has not begun."""
+    """Progress of the copies of data that a job waits for."""
     if job.state not in (JobState.PLACED, JobState.STARTING):
         return ""
     told = [run.progress for run in cluster.progress(job).values()]
@@ -118,7 +118,8 @@ def _copied(job: Job, cluster: LiveCluster) -> str:
 def _foreseen(
     job: Job, make: Callable[[], PoolToCome], advised: Advised, holders: Sequence[str]
 ) -> tuple[Foreseen | None, tuple[Sooner, ...], dict[str, Estimate]]:
-    """When the job starts or ends, what would help it, and when the jobs end that hold what it needs."""
+    """Estimates of the job's start or end, changes that would help, and the ends of jobs that hold resources it
+    needs."""
     pool = make()
     eta, helps = to_come(job, lambda: pool, advised)
     return eta, helps, ends_of(holders, pool)
@@ -150,7 +151,7 @@ def _drained_by(event: Event) -> str:
 
 
 async def _stopped_for(store: GatewayStore, job: Job) -> Cause | None:
-    """Why a requeued job was stopped; the job that preempted it is named if it is the same tenant's."""
+    """Why a requeued job was stopped; a preempting job of the same tenant is named."""
     if job.state is not JobState.QUEUED or not job.epoch:
         return None
     cause = await last_cause(store, job, [JobEvent.REQUEUED])
@@ -173,7 +174,7 @@ def _lent_seen_by(who: Access, lent: LentSeen) -> LentSeen:
 
 
 def _quota_seen_by(who: Access, quota: QuotaSeen) -> QuotaSeen:
-    """Without the names of the other tenants that borrow."""
+    """The quota without the names of other tenants that borrow."""
     hidden = (one if may_see(who, one.tenant) else msgspec.structs.replace(one, tenant="") for one in quota.borrowers)
     return msgspec.structs.replace(quota, borrowers=tuple(hidden))
 
@@ -183,7 +184,7 @@ def _seen_by(who: Access, holder: HolderSeen) -> HolderSeen:
 
 
 def names_seen(who: Access, *jobs: Sequence[Job]) -> dict[str, str]:
-    """By id, the names of those jobs that the caller may see."""
+    """Names of the jobs that the caller may see, by id."""
     return {job.id: job.name for some in jobs for job in seen_of(some, who)}
 
 

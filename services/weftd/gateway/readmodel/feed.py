@@ -1,4 +1,4 @@
-"""Events as they happen, for many readers: the store is read once for all of them, at each hint."""
+"""Feed of new events for many readers: each hint causes one read of the store for all of them."""
 
 import asyncio
 import logging
@@ -18,16 +18,16 @@ logger = logging.getLogger(__name__)
 
 WAITING_MAX = 4096  # events that one reader may be behind before it must read the store itself
 WAITING_BYTES_MAX = 4 << 20  # of these events together; readers share them
-TAKEN_MAX = 256  # events that one reader takes at once
+TAKEN_MAX = 256  # events that one reader gets at once
 TAKEN_BYTES_MAX = 256 << 10  # of these events together, except the last
 PAGE = 1000
 CATCHING_UP_MAX = 128  # streams that have a page of the store's events in memory
-CATCHING_UP_PER_TENANT = 64  # a reader that does not read holds its turn until it is cut off
+CATCHING_UP_PER_TENANT = 64  # a reader that does not read keeps its slot until it is cut off
 POLL_SECONDS = 1.0  # hints may be lost
-EVERYBODY = "admin"  # the name for turns of administrators: they read events of all tenants
+EVERYBODY = "admin"  # the name under which administrators, who read events of all tenants, take slots
 GAP_SECONDS = 0.02  # between two reads of the store, however many hints there are
 GAP_SECONDS_PER_READER = 0.001  # in addition: each read wakes all readers
-READERS_AT_ONCE = 16  # then other requests have their turn
+READERS_AT_ONCE = 16  # then other requests run
 
 
 class ToldEvent(CloudEvent, frozen=True, kw_only=True):
@@ -148,8 +148,8 @@ class Feed:
     async def follow(
         self, *, after: str, wants: Callable[[Event], bool], tenant: str | None, job_id: str = "", beat: float
     ) -> AsyncGenerator[list[Item], None]:
-        """Every event behind `after` (empty: from now) that the reader `wants`, in order; [] each `beat` seconds of
-        silence. With a `job_id`, `after` empty is from its first. Raises StoreUnavailableError.
+        """Every event after `after` (empty: from now) that the reader `wants`, in order; [] after each `beat` seconds
+        of silence. With a `job_id`, an empty `after` means from its first event. Raises StoreUnavailableError.
         """
         with self._reading(wants) as reader:
             await self._running()
@@ -218,7 +218,7 @@ class Feed:
         try:
             await self._read_on()
         finally:
-            if subscription is not None:  # in a task of its own, so that a reader that comes now finds this one ended
+            if subscription is not None:  # in its own task, so that a reader that comes now finds this one ended
                 leaving = asyncio.create_task(subscription.drain())
                 self._leaving.add(leaving)
                 leaving.add_done_callback(self._leaving.discard)
@@ -251,7 +251,8 @@ class Feed:
                 await self._hinted()
 
     async def _hand_out(self, items: list[Item]) -> None:
-        """Give events to all present readers. A reader that joins meanwhile begins behind them, or reads them."""
+        """Give events to all present readers. A reader that joins meanwhile starts after them, or reads them from the
+        store."""
         for number, reader in enumerate(tuple(self._readers), 1):
             for item in items:
                 reader.put(item)
@@ -259,7 +260,7 @@ class Feed:
                 await asyncio.sleep(0)
 
     async def _look_back(self) -> None:
-        """Check whether the store came back as an older copy: its new events are then behind our cursor."""
+        """Check if the store came back as an older copy, whose new events lie before our cursor."""
         newest = await self._newest()
         if place_of(newest) < place_of(self._at):
             logger.warning("the store went back in time: the feed goes on from its newest event")

@@ -1,8 +1,8 @@
-"""The cluster as open dashboards show it: one picture for all readers, encoded once, and what changes in it.
+"""The state of the cluster for open dashboards: one copy for all readers, encoded once, and its changes.
 
-Only what may have changed is looked at again: jobs whose version is another, nodes that such a job is or was on, nodes
-with a new sample or score. A reader's tenant decides which jobs it is told of, and nothing else: of another tenant's
-job the GPUs that it holds are shown with its id alone.
+Each pass checks only what may have changed: jobs with a new version, their present and former nodes, nodes with a new
+sample or score. A reader sees the jobs of its tenant; of other tenants' jobs it sees only the ids and the GPUs that
+they hold.
 """
 
 from collections import Counter
@@ -28,8 +28,8 @@ from weftd.gateway.readmodel.views import progress_shown, size_shown
 
 T = TypeVar("T", bound=float)
 
-SAMPLED_AT_ONCE = 256  # nodes whose samples are taken in by one look, in turn: no look delays other requests for long
-PARTS = 100  # use and memory are told in steps of a hundredth: what does not change to the eye is not sent again
+SAMPLED_AT_ONCE = 256  # nodes whose samples one pass reads, in turn: no pass delays other requests for long
+PARTS = 100  # use and memory are rounded to hundredths, so invisible changes are not sent
 NO_SCORES: Mapping[int, "BelievedSlow"] = {}
 
 
@@ -47,20 +47,20 @@ class LiveCounts:
         self._every = dict(sorted(every.items()))
 
     def of(self, tenant: str | None) -> dict[str, int]:
-        """None: of all."""
+        """None: all tenants."""
         return self._every if tenant is None else self._tenants.get(tenant, {})
 
 
 class BelievedSlow(Struct, frozen=True):
-    """How slow a GPU is believed to be, and whether it counts as suddenly slow."""
+    """Estimated slowdown of a GPU, and whether it became slow suddenly."""
 
     believed: float
     quarantined: bool
 
 
 class ClusterSeen(Struct, frozen=True, kw_only=True):
-    """What the store had: every node, the jobs that hold resources, and counts of those that wait, by the code of
-    their cause ("": none is known)."""
+    """State of the store: every node, the jobs that hold resources, and numbers of waiting jobs by the code of their
+    cause ("": unknown)."""
 
     nodes: Sequence[Node]
     holding: Sequence[Job]
@@ -90,7 +90,7 @@ class LiveChange:
 
 
 class ShownJob:
-    """One job that holds resources: as it is told to its own tenant, and to administrators of others."""
+    """One job that holds resources, as its own tenant and as administrators see it."""
 
     __slots__ = ("_encoded", "job", "shown")
 
@@ -122,9 +122,9 @@ class LivePicture:
         self._cluster = cluster
         self._nodes: dict[str, _ShownNode] = {}
         self._jobs: dict[str, ShownJob] = {}
-        self._held: dict[str, dict[str, list[Allocation]]] = {}  # by node, then by job: what it holds there
+        self._held: dict[str, dict[str, list[Allocation]]] = {}  # by node, then by job: the resources it holds there
         self._scores: dict[str, dict[int, BelievedSlow]] = {}
-        self._next = 0  # the node with which the next look at samples begins, as a place in the list of nodes
+        self._next = 0  # index of the node with which the next pass over samples begins
         self._waiting = LiveCounts()
         self._states = LiveCounts()
         self.totals = msgspec.json.encode(_sum([]))
@@ -139,19 +139,19 @@ class LivePicture:
         return (shown for shown in self._jobs.values() if tenant is None or shown.job.tenant == tenant)
 
     def states(self, tenant: str | None) -> dict[str, int]:
-        """How many jobs are in each state."""
+        """Number of jobs in each state."""
         queued = sum(self._waiting.of(tenant).values())
         return {**self._states.of(tenant), **({JobState.QUEUED.value: queued} if queued else {})}
 
     def waiting(self, tenant: str | None) -> dict[str, int]:
-        """How many jobs wait for each cause."""
+        """Number of waiting jobs by cause."""
         return {code: count for code, count in self._waiting.of(tenant).items() if code}
 
     # what changes it
 
     def look(self, seen: ClusterSeen, *, sampled: bool, scores: Iterable[GpuScore] | None = None) -> LiveChange:
-        """Take what the store has now; `sampled`: also the newest progress, and samples of SAMPLED_AT_ONCE nodes.
-        `scores`: all of them, if they were read again."""
+        """Update from the store. `sampled`: also from the newest progress, and samples of SAMPLED_AT_ONCE nodes.
+        `scores`: all scores, if they were read again."""
         change = LiveChange()
         touched = self._take_scores(scores, seen.now) if scores is not None else set[str]()
         touched |= self._take_jobs(seen.holding, change, sampled=sampled)
@@ -164,7 +164,7 @@ class LivePicture:
         return change
 
     def _take_scores(self, scores: Iterable[GpuScore], now: float) -> set[str]:
-        """Returns the nodes whose scores are others than before."""
+        """Returns the nodes whose scores have changed."""
         found: dict[str, dict[int, BelievedSlow]] = {}
         for score in scores:
             of_node = found.setdefault(score.node_id, {})
@@ -178,7 +178,7 @@ class LivePicture:
         return {node_id for node_id in found.keys() | earlier.keys() if found.get(node_id) != earlier.get(node_id)}
 
     def _take_jobs(self, holding: Sequence[Job], change: LiveChange, *, sampled: bool) -> set[str]:
-        """Returns the nodes on which something is held otherwise than before."""
+        """Returns the nodes whose held resources have changed."""
         touched: set[str] = set()
         gone = self._jobs.keys() - {job.id for job in holding}
         for job_id in gone:
@@ -241,7 +241,7 @@ class LivePicture:
             self._nodes[node.id] = _ShownNode(node, sample, encoded, sums)
 
     def _turns(self, count: int) -> frozenset[int]:
-        """Places of the nodes whose samples are looked at now: all of them, or some in turn."""
+        """Indices of the nodes whose samples are read now: all of them, or some in turn."""
         if count <= SAMPLED_AT_ONCE:
             return frozenset(range(count))
         begin, self._next = self._next, (self._next + SAMPLED_AT_ONCE) % count
@@ -327,7 +327,7 @@ class LivePicture:
 
 
 def waiting_of(queued: Iterable[Job], holding: Iterable[Job]) -> LiveCounts:
-    """Jobs that wait, by the code of their cause. The two were read one after the other: a job that is in both has been
+    """Jobs that wait, by the code of their cause. The two lists were read one after the other; a job in both has been
     placed meanwhile."""
     placed = {job.id for job in holding}
     return LiveCounts(

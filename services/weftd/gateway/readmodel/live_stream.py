@@ -1,8 +1,8 @@
-"""The picture of the cluster that all pages share: a snapshot, and then what changes, for each of them.
+"""The live stream of the cluster state: each reader gets a snapshot, then changes.
 
-The store is looked at once for all readers, and only while there are any: for its newest event each quarter of a
-second, for all else if there was one. What a look costs decides how soon the next comes, so that the cost of open pages
-stays a small part of the gateway's. Every frame is encoded once for all readers that may see the same.
+One reading of the store serves all readers, and happens only while there are any: the newest event is read each quarter
+of a second, all else only after a new event. The pause after a pass grows with its cost, so that open pages take a
+small part of the gateway's time. Each frame is encoded once for all readers that may see the same.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ from weftd.gateway.readmodel.snapshots import SECONDS, Snapshots
 
 logger = logging.getLogger(__name__)
 
-GAP_SECONDS = 0.25  # between two looks, at least
-SPARING = 15  # the pause after a look is this many times as long as the look
+GAP_SECONDS = 0.25  # minimum time between two passes
+SPARING = 15  # the pause after a pass is this many times as long as the pass
 PAUSE_SECONDS_MAX = 5.0
-SAMPLED_SECONDS = 1.0  # between two looks at samples and progress
-LINGER_SECONDS = 10.0  # without readers: a page that is loaded again, and who asks often, find the picture there
+SAMPLED_SECONDS = 1.0  # between two readings of samples and progress
+LINGER_SECONDS = 10.0  # kept without readers for this long, for pages that are loaded again
 WHOLE_SECONDS = 5.0  # all is read again after this, event or not: nodes report without one
 SCORES_SECONDS = 15.0
-COUNT_SECONDS_MAX = 1.0  # for the first look to wait for the count of the jobs that wait
-FIRST_SECONDS_MAX = 10.0  # for a reader to wait for the first look
-AWAY_SECONDS_MAX = 5.0  # readers are cut when the store has been away for this long: the picture is too old by then
+COUNT_SECONDS_MAX = 1.0  # maximum wait of the first pass for the number of waiting jobs
+FIRST_SECONDS_MAX = 10.0  # maximum wait of a reader for the first pass
+AWAY_SECONDS_MAX = 5.0  # readers are cut when the store has been away for this long: the state is too old then
 WAITING_MAX = 64  # frames, and
 WAITING_BYTES_MAX = 4 << 20  # bytes of them, that a reader may be behind; then it gets a snapshot instead
 
@@ -48,11 +48,11 @@ class LiveView:
         self._live = live
         self.tenant, self.admin = key
         self.readers: set[LiveReader] = set()
-        self._counts: dict[str, bytes] = {}  # as the readers have them
+        self._counts: dict[str, bytes] = {}  # as the readers know them
         self._snapshot: tuple[int, bytes] | None = None
 
     def snapshot(self) -> bytes:
-        """All of it as JSON, made once for each state of the picture."""
+        """The whole state as JSON, encoded once for each version."""
         looks = self._live.looks
         if self._snapshot is None or self._snapshot[0] != looks:
             picture = self._live.picture
@@ -98,7 +98,7 @@ class LiveView:
             reader.put(frame)
 
     def begin_anew(self) -> None:
-        """Every reader gets a snapshot next."""
+        """Send every reader a snapshot next."""
         for reader in self.readers:
             reader.begin_anew()
 
@@ -107,7 +107,7 @@ class LiveView:
 
     @property
     def _only(self) -> str | None:
-        """The one tenant whose jobs are told; None: those of all."""
+        """The tenant whose jobs are shown; None: all tenants."""
         return None if self.admin else self.tenant
 
     def _head(self) -> dict[str, object]:
@@ -126,7 +126,8 @@ class LiveView:
 
 
 class LiveReader:
-    """The frames that one stream has not taken yet. The first is a snapshot, as is the next after too many."""
+    """The frames that one stream has not read yet. The first is a snapshot, as is the next one after too many
+    frames."""
 
     def __init__(self, view: LiveView, live: "Live") -> None:
         self._view = view
@@ -157,7 +158,7 @@ class LiveReader:
         self._more.set()
 
     async def frames(self, seconds: float) -> bytes:
-        """The next frames; empty: none came in that time. Raises StoreUnavailableError if there will be none."""
+        """The next frames; empty if none came in that time. Raises StoreUnavailableError if the stream has ended."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._more.wait()
@@ -173,7 +174,8 @@ class LiveReader:
 
 
 class Live:
-    """Looks at the cluster for all readers, while there are any. `clock` does not jump, `now` is the time of day."""
+    """Reads the state of the cluster for all readers, while there are any. `clock` does not jump, `now` is the time of
+    day."""
 
     def __init__(
         self,
@@ -196,7 +198,7 @@ class Live:
 
     @asynccontextmanager
     async def reader(self, who: Access) -> AsyncIterator[LiveReader]:
-        """A reader, once there is something to read. Raises StoreUnavailableError."""
+        """A new reader, once a snapshot is ready. Raises StoreUnavailableError."""
         key = (who.tenant, who.admin)
         view = self._views.setdefault(key, LiveView(self, key))
         reader = LiveReader(view, self)
@@ -211,7 +213,7 @@ class Live:
             self._left_at = self._clock()
 
     def check(self) -> None:
-        """Raises StoreUnavailableError if the picture is not kept up to date."""
+        """Raises StoreUnavailableError if the state is not up to date."""
         if self._task is None or self._task.done():
             raise StoreUnavailableError("the live picture has stopped")
         if self._away_since is not None and (not self.looks or self._clock() - self._away_since > AWAY_SECONDS_MAX):
@@ -288,7 +290,7 @@ class Live:
         self._take(seen, cursor, sampled=sampled, scores=scores)
 
     def _take(self, seen: ClusterSeen, cursor: str, *, sampled: bool, scores: list[GpuScore] | None) -> None:
-        """Take what was read, and tell the readers; at once, so that no reader joins between."""
+        """Apply the reading and send the changes to the readers, without a pause in which a reader could join."""
         anew, self._away_since = self._away_since is not None, None
         if anew:
             logger.info("the live picture goes on")
@@ -314,7 +316,8 @@ class Live:
         return ClusterSeen(nodes=nodes.all, holding=holding, waiting=self._waiting, now=self._now())
 
     async def _count(self, pools: Sequence[str], holding: Sequence[Job], began: float) -> None:
-        """Have the jobs that wait counted, beside all else: there may be very many. The first look waits a little."""
+        """Count the waiting jobs in the background, as there may be very many. The first pass waits a little for the
+        result."""
         if self._counting is None and began - self._counted_at >= self._count_pause:
             self._counting = asyncio.create_task(self._counted(pools, holding), name="live counts")
             if not self.looks:
@@ -326,7 +329,7 @@ class Live:
             queued = [job for pool in pools for job in await self._snapshots.queued(pool)]
             self._waiting = waiting_of(queued, holding)
         except StoreUnavailableError:
-            return  # the next look sees that too
+            return  # the next pass reads that too
         finally:
             self._counting = None
             self._counted_at = began

@@ -1,4 +1,4 @@
-"""The processes of the cluster's services, as they last told how they are: in memory, bounded, lost at a restart."""
+"""The newest report of each process of the cluster's services: in memory, bounded, lost at a restart."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from weft.messages.http.status import ServiceView
 from weft.messages.signals import ServiceReported
 
 PROCESSES_MAX = 1000
-KEPT_SECONDS = 600.0  # a process that ended is shown as silent for so long
+KEPT_SECONDS = 600.0  # seconds for which an ended process is shown as silent
 
 
 class Processes:
@@ -20,7 +20,7 @@ class Processes:
 
     @property
     def heard_seconds(self) -> float:
-        """For how long reports have been heard."""
+        """Seconds since which reports have been received."""
         return self._clock() - self._began
 
     async def hear(self, report: ServiceReported) -> None:

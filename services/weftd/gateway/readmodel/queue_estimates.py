@@ -1,4 +1,4 @@
-"""When waiting jobs start: one estimate of each for all readers of the queue, made beside it, in a thread."""
+"""Estimated starts of waiting jobs, computed in a thread once for all readers of the queue."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -10,9 +10,9 @@ from weft.messages.eta import Estimate
 from weft.planning.eta.starts import PoolToCome
 from weftd.gateway.readmodel.estimates import Estimates
 
-ESTIMATED_MAX = 1000  # jobs of a pool, those that are served first; of those behind nobody could tell much
-JUDGED_MAX = 20  # of them whose estimates are held against what comes true
-FIRST_SECONDS_MAX = 2.0  # for a queue to wait for its first estimates
+ESTIMATED_MAX = 1000  # jobs of a pool that are served first; estimates of later ones would say little
+JUDGED_MAX = 20  # number of them whose estimates are checked later
+FIRST_SECONDS_MAX = 2.0  # maximum wait of a queue for its first estimates
 AGAIN_SECONDS = 5.0  # between two estimates, at least; and
 SPARING = 30  # this many times as long as they took,
 PAUSE_SECONDS_MAX = 60.0  # at most
@@ -39,8 +39,8 @@ class QueueEstimates:
         policy: str,
         quotas: Sequence[Quota] = (),
     ) -> Mapping[str, Estimate]:
-        """The newest estimates of a known pool, by job; `queued` in the order in which the jobs are served. The newest
-        are made behind the back of this call, but for the first."""
+        """The newest estimates of a known pool, by job; `queued` in the order in which the jobs are served. All but the
+        first estimates are computed in the background."""
         if not queued:
             return NONE_YET
         if pool not in self._making and self._clock() >= self._again_at.get(pool, 0.0):
@@ -55,7 +55,7 @@ class QueueEstimates:
         return self._found.get(pool, NONE_YET)
 
     async def close(self) -> None:
-        """Return when nothing is being made any more. A thread cannot be ended: its look is bounded."""
+        """Return when no estimate is being computed. A thread cannot be ended, but its work is bounded."""
         if self._making:
             await asyncio.wait(self._making.values())
 

@@ -1,4 +1,4 @@
-"""Why jobs wait, by the room that is free now. The store has an older reason, from when it was new."""
+"""Reasons why jobs wait, from the present free capacity. The store has the reason of the time when it was new."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,12 @@ from weft.planning.reasons.refusals import why_not
 from weft.planning.resource_request import ResourceRequest, is_pinned, resource_request_of_job
 from weftd.gateway.readmodel.snapshots import Nodes, Snapshots
 
-SHAPES_MAX = 16  # shapes that are tried in one picture of a pool; jobs of others show the stored reason
+SHAPES_MAX = 16  # resource requests tried in one state of a pool; other jobs show the stored reason
 _BY_ROOM = frozenset({CauseCode.NO_ROOM, CauseCode.NO_NODES})
 
 
 class _Picture:
-    """One pool by two snapshots, with the reasons found so far."""
+    """The state of one pool from two snapshots, with the reasons found so far."""
 
     def __init__(self, pool: str, nodes: Nodes, holding: list[Job]) -> None:
         self.nodes = nodes
@@ -34,7 +34,7 @@ class _Picture:
         return self._causes[resource_request]
 
     def fits(self, job: Job) -> bool:
-        """False if its shape was not tried."""
+        """True if the job fits. False also if its resource request was not tried."""
         return self._causes.get(resource_request_of_job(job), job.waiting_for) is None
 
     def _look(self, resource_request: ResourceRequest) -> Cause | None:
@@ -54,7 +54,7 @@ class Reasons:
         self._pictures: dict[str, _Picture] = {}
 
     async def fresh(self, jobs: Sequence[Job]) -> list[Job]:
-        """The same jobs; those that wait for room with a reason from the present room."""
+        """The same jobs; those that wait for capacity get a reason from the present free capacity."""
         stale = {job.pool for job in jobs if _is_by_room(job)}
         if not stale:
             return list(jobs)
@@ -68,8 +68,8 @@ class Reasons:
         return [self._with_reason(job) if job.pool in known and _is_by_room(job) else job for job in jobs]
 
     def fits(self, job: Job) -> bool:
-        """True if a job that `fresh` has just returned would fit in the room as it is, though its reason says that
-        there is none: the reason is older than the room."""
+        """True if a job that `fresh` has just returned fits the present free capacity although its reason, which is
+        older, says that none is free."""
         picture = self._pictures.get(job.pool)
         return picture is not None and _is_by_room(job) and picture.fits(job)
 
@@ -79,8 +79,8 @@ class Reasons:
 
 
 def _is_by_room(job: Job) -> bool:
-    """True if the reason follows from the free room; not if runs that should have ended hold GPUs: only the scheduler
-    sees those."""
+    """True if the reason follows from the free capacity. False if runs that should have ended hold GPUs, which only the
+    scheduler sees."""
     cause = job.waiting_for
     waits = job.state is JobState.QUEUED and cause is not None and cause.code in _BY_ROOM
     return waits and cause is not None and "gpus_occupied" not in cause.numbers

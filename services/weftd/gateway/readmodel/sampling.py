@@ -1,4 +1,4 @@
-"""The figures that this gateway has sampled: of nodes and GPUs, of jobs, of the cluster."""
+"""Figures sampled by this gateway: of nodes and GPUs, jobs, and the cluster."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -15,17 +15,17 @@ from weftd.gateway.thinking.accounting.used import Used, UsedLedger
 from weftd.gateway.thinking.rings import Shelf
 
 NODE_SERIES_MAX = 20_000  # a few kilobytes each once they are full
-GPUS_PER_NODE_MAX = 256  # of which figures are kept
+GPUS_PER_NODE_MAX = 256  # with kept figures
 JOB_SERIES_MAX = 5_000
-GAP_SECONDS_MAX = 15.0  # between two samples; how it was in a longer one is not known
+GAP_SECONDS_MAX = 15.0  # longest time between two samples for which the value in between counts as known
 AT_ONCE = 32  # nodes or jobs, between two pauses in which other work goes on
 CLUSTER = "cluster"
 WATTS_MAX = 100_000.0  # more is no power of a GPU
 
 
 class Samples:
-    """The figures that this gateway has sampled. Nothing is kept of what the store does not have: a node's word counts
-    for itself, its GPUs and the ranks that it has."""
+    """The figures that this gateway has sampled. Only things that the store knows are kept. A node's report counts for
+    itself, its GPUs and its own ranks."""
 
     def __init__(self) -> None:
         self.nodes = Shelf(NODE_SERIES_MAX, 2 + 2 * GPUS_PER_NODE_MAX)
@@ -118,7 +118,7 @@ class NodeTold:
 
 
 def enter(ledger: UsedLedger, job: Job, seen: Mapping[str, NodeTold], *, at: float, lasted: float) -> None:
-    """Put into the ledger what the job used of each GPU in the last so many seconds, as far as it is known."""
+    """Enter into the ledger the known use of each GPU by the job in the last seconds."""
     micros = round(lasted * 1e6)
     found: dict[str, Used] = {}
     for allocation in job.held:
@@ -142,7 +142,7 @@ def enter(ledger: UsedLedger, job: Job, seen: Mapping[str, NodeTold], *, at: flo
 
 
 def part_of(value: float | None) -> float | None:
-    """A part of the time, 0–1; None: it is not known, or no part."""
+    """A fraction of the time, 0 to 1; None if it is unknown or not a fraction."""
     return value if value is not None and 0 <= value <= 1 else None
 
 

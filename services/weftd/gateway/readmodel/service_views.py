@@ -32,7 +32,8 @@ NO_NAMES: Mapping[str, str] = {}
 def service_view(
     job: Job, cluster: LiveCluster, *, names: Mapping[str, str] = NO_NAMES, sized_for: Cause | None = None
 ) -> ServiceView | None:
-    """How a job that serves requests is; None of any other. `names`: of the lenders that the caller may see."""
+    """The view of a job that serves requests; None for other jobs. `names`: names of the lenders that the caller may
+    see."""
     rules = job.spec.service
     if rules is None:
         return None
@@ -79,12 +80,12 @@ def service_view(
 
 
 def _is_asked(requests: RequestsView | None) -> bool:
-    """True if requests come, as far as is known: an objective out of reach is news of a load."""
+    """True if requests come, as far as is known. An unreachable objective also shows a load."""
     return requests is None or bool(requests.arrived or requests.in_flight or requests.queued)
 
 
 def _update(job: Job) -> UpdateView | None:
-    """The update under way: replicas still run an older revision, or none of the newest was ready yet."""
+    """The update in progress: replicas still run an older revision, or no replica of the newest was ready yet."""
     if not job.revisions or job.state.final or job.placement is None:
         return None
     newest, staying = job.revisions[-1], job.placement.staying
@@ -128,7 +129,7 @@ def endpoints_view(job: Job, nodes: Mapping[str, Node], cluster: LiveCluster) ->
 
 
 async def whole_service(store: GatewayStore, cluster: LiveCluster, job: Job, who: Access) -> ServiceView | None:
-    """The same with what the store has beside the job: the names of its lenders, and why it has its size."""
+    """The same view with data from the store: names of its lenders, and the reason for its size."""
     if job.spec.service is None:
         return None
     names: dict[str, str] = {}

@@ -1,6 +1,7 @@
-"""The newest that nodes and routers told of services: in memory, bounded, and lost at a restart.
+"""The newest reports of nodes and routers about services: in memory, bounded, and lost at a restart.
 
-A node is believed only about runs that the store has on it, and about their port alone: the address is the store's.
+A node's report counts only for runs that the store has on it, and only for their port: the address comes from the
+store.
 """
 
 from collections import OrderedDict, deque
@@ -36,7 +37,7 @@ class _Node(Struct):
 
 
 class _Track(Struct):
-    """One service at one router since it began as `boot`."""
+    """The reports of one router about one service, since the router started as `boot`."""
 
     boot: str
     seq: int
@@ -47,8 +48,8 @@ class _Track(Struct):
 
 
 class LiveServing:
-    """`hear_…` takes the messages; the other methods return the newest. `clock` does not jump. `router_url`: where
-    the requests to services go; empty: nowhere."""
+    """The newest messages about services: `hear_…` receives them, the other methods return them. `clock` does not jump.
+    `router_url`: address for requests to services; empty: none."""
 
     def __init__(self, *, clock: Callable[[], float], router_url: str = "") -> None:
         self._clock = clock
@@ -98,7 +99,7 @@ class LiveServing:
                 del self._routers[job_id]
 
     def url(self, job: Job) -> str:
-        """Where the job's requests go; empty: it serves none, or there is no router."""
+        """Address for the job's requests; empty if it serves none, or there is no router."""
         return f"{self._router_url}/s/{job.id}/" if self._router_url and job.spec.service is not None else ""
 
     def endpoints(self, job: Job) -> list[tuple[Allocation, Endpoint]]:
@@ -138,10 +139,10 @@ class LiveServing:
 
 
 def _recent(track: _Track) -> ServedMark:
-    """The last mark that is at least MARK_SECONDS old: what came since is the rate of now."""
+    """The last mark that is at least MARK_SECONDS old; the requests since then give the present rate."""
     return next((mark for mark in reversed(track.marks) if track.at - mark.at >= MARK_SECONDS), track.marks[0])
 
 
 def _is_late(told: ServicesServed, known: _Track) -> bool:
-    """Was it sent before the last message? A router that was started again counts anew."""
+    """True if it was sent before the last message. A restarted router counts from zero."""
     return told.seq < known.seq if told.boot == known.boot else told.at < known.told_at

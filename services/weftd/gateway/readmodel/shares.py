@@ -1,4 +1,4 @@
-"""Shares of GPUs that jobs hold, and the GPU time they got lately, as their tenants may see it."""
+"""Shares of GPUs that jobs hold, and their recent GPU time, as their tenants may see it."""
 
 from collections.abc import Iterable, Iterator, Mapping
 

@@ -1,4 +1,4 @@
-"""Snapshots of the store that many requests share, each a little old at most."""
+"""Snapshots of the store that many requests share; each is at most a little old."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ T = TypeVar("T")
 SECONDS = 1.0
 SCORES_SECONDS = 5.0  # they are many, and change slowly
 QUICK_TIMES = 4
-LARGE = 1_000  # jobs; to read which of so many changed takes longer than a request should wait
+LARGE = 1_000  # jobs; finding the changed ones of more takes longer than a request should wait
 
 
 class Nodes(Struct, frozen=True):
@@ -37,10 +37,10 @@ class Nodes(Struct, frozen=True):
 class Fresh(Generic[T]):
     """One value, read again on demand when it is too old; concurrent callers share one read.
 
-    While the store is away one caller tries whether it is back, and the others do not wait for that.
-
-    Too old: `seconds`, or with `quick` a few times the duration of the last read, so that cheap values are fresh. What
-    `is_large` and is too old by that alone is returned, and read again meanwhile: nothing is older than `seconds`.
+    While the store is away, one caller retries, and the others do not wait for it. A value is too old after `seconds`,
+    or with `quick` after a few times the duration of its last read, so that cheap values are fresh. A value that
+    `is_large` and too old only by `quick` is returned, and read again in the background; no value is older than
+    `seconds`.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class Fresh(Generic[T]):
         self._quick = quick
         self._seconds = seconds
         self._value: tuple[float, T] | None = None
-        self._is_for_all = True  # or the value was read aside, and no request takes it for new
+        self._is_for_all = True  # or the value was read for background work, and requests read it again
         self._reading: asyncio.Task[T] | None = None
         self._failing = False
 
     @property
     def at(self) -> float:
-        """When the value was last read; -inf before that."""
+        """Time of the last read; -inf before the first."""
         return self._value[0] if self._value is not None else float("-inf")
 
     @property
@@ -75,7 +75,7 @@ class Fresh(Generic[T]):
 
     @property
     def at_hand(self) -> bool:
-        """Whether `get` begins no read: the value is new enough, or is being read."""
+        """True if `get` starts no read: the value is new enough, or is being read."""
         return self._new() is not None or self._reading is not None
 
     async def get(self) -> T:
@@ -91,8 +91,8 @@ class Fresh(Generic[T]):
         return await asyncio.shield(self._reading)  # A caller that is cancelled does not end the read for the others.
 
     async def aside(self) -> T:
-        """As `get`, for work that no request waits for. Requests read anew afterwards: such work makes no answer older
-        than it would be without it."""
+        """Like `get`, for background work. Requests read the value again afterwards, so background work makes no answer
+        older."""
         is_at_hand = self.at_hand
         value = await self.get()
         if not is_at_hand and self._reading is None:
@@ -103,7 +103,7 @@ class Fresh(Generic[T]):
         self._value = None
 
     def _new(self, seconds: float | None = None) -> tuple[float, T] | None:
-        """The value with its time, if it is new enough for requests; without `seconds`, so new that none is read."""
+        """The value with its time, if it is new enough for requests; without `seconds`, if it needs no read at all."""
         seconds = self._seconds if seconds is None else seconds
         if self._value is None or not self._is_for_all or self._clock() - self._value[0] >= seconds:
             return None
@@ -150,8 +150,8 @@ class Snapshots:
         self._places: dict[str, KnownPlaces] = {}
 
     async def holding(self, pool: str, *, aside: bool = False) -> list[Job]:
-        """The jobs that hold resources. Only for known pools: each pool's snapshot stays in memory. `aside`: for work
-        that no request waits for."""
+        """The jobs that hold resources. Only for known pools: each pool's snapshot stays in memory. `aside`: for
+        background work."""
         if pool not in self._holding:
             self._holding[pool] = Fresh(lambda: self._store.holding_jobs(pool=pool), clock=self._clock, quick=True)
         return await (self._holding[pool].aside() if aside else self._holding[pool].get())
@@ -168,7 +168,7 @@ class Snapshots:
         return await (self._queued[pool].aside() if aside else self._queued[pool].get())
 
     def places(self, pool: str, policy: str) -> KnownPlaces:
-        """The places that earlier looks at the pool's queue found. Only for known pools: they stay in memory."""
+        """The places that earlier passes over the pool's queue found. Only for known pools: they stay in memory."""
         order, known = order_of(policy), self._places.get(pool)
         if known is None or known.order is not order:
             known = self._places[pool] = KnownPlaces(order)
@@ -181,7 +181,7 @@ class Snapshots:
         return await self._quotas[pool].get()
 
     def forget_quotas(self) -> None:
-        """Other quotas were set."""
+        """Drop the cached quotas, because they were changed."""
         self._quotas.clear()
 
     async def scores(self, pool: str) -> list[GpuScore]:

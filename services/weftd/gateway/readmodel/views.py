@@ -1,4 +1,4 @@
-"""The views of jobs, nodes and the cluster that users get. Pure, but for the newest messages in `LiveCluster`."""
+"""The views of jobs, nodes and the cluster for users. Pure, except for the newest messages in `LiveCluster`."""
 
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
@@ -47,7 +47,7 @@ def job_view(
     service: ServiceView | None = None,
 ) -> JobView:
     """A job's view; `whole`: with its specification, its placement, its runs, its verdicts and the findings on it.
-    `service`: in place of what a list shows of a service."""
+    `service`: replaces the short view of a service in lists."""
     allocations = job.placement.allocations if job.placement is not None else ()
     spec, heard = job.spec, {} if job.state in FINAL else cluster.progress(job)
     gpus, replicas = size_shown(job)
@@ -94,12 +94,12 @@ def job_view(
 
 
 def _findings(job: Job, cluster: LiveCluster) -> tuple[Finding, ...]:
-    """The findings on a job, but for those that the view of its service has."""
+    """The findings on a job, except those in the view of its service."""
     return tuple(finding for finding in cluster.findings_on(job) if finding.code not in (UNATTAINABLE, SHEDDING))
 
 
 def size_shown(job: Job) -> tuple[int | float, int]:
-    """The GPUs and replicas that a job holds, or held last; while it waits, those that it wants."""
+    """The GPUs and replicas that a job holds or held last; for a waiting job, those that it wants."""
     if job.placement is not None and job.placement.allocations:
         return job.gpus_held, len(job.placement.allocations)
     roles = [(job.spec.roles[name], count) for name, count in job.wanted.items()]
@@ -135,7 +135,7 @@ def _run_view(job: Job, allocation: Allocation, heard: Mapping[int, RunProgresse
 
 
 def _asked(job: Job, allocation: Allocation) -> LimitsView | None:
-    """The limits that the rank asked for, if it has others now."""
+    """The limits that the rank asked for, if its present ones differ."""
     role = job.spec.roles[allocation.role]
     asked = LimitsView(cpus=role.cpus, memory=role.memory_bytes, egress=role.egress_bytes)
     has = LimitsView(cpus=allocation.cpus, memory=allocation.memory, egress=allocation.egress)
@@ -152,8 +152,8 @@ def node_views(
     now: float | None = None,
     spares: Collection[str] = (),
 ) -> tuple[NodeView, ...]:
-    """The nodes' views. `slowest`: by node, its slowest GPU's score. `now`: for silent nodes; None: in the past.
-    `spares`: the ids of those that are spares."""
+    """The nodes' views. `slowest`: by node, its slowest GPU's score. `now`: the time, to find silent nodes; None for
+    views of the past. `spares`: ids of spare nodes."""
     held: dict[str, list[Held]] = {}
     for job in holding:
         for allocation in job.held:
@@ -233,7 +233,7 @@ def _node_view(
 def _unused_seconds(
     node: Node, gpu: int, held: Sequence[Held], cluster: LiveCluster, now: float | None
 ) -> float | None:
-    """The seconds for which a GPU has been held and not used; None: it is free or used, or nobody knows."""
+    """The seconds for which a GPU has been held and not used; None if it is free or used, or this is unknown."""
     unused = None if now is None else cluster.unused_seconds(node.id, gpu)
     since = [job.held_since for job, allocation in held if gpu in allocation.gpus] if unused is not None else []
     if not since or unused is None or now is None:
@@ -242,7 +242,7 @@ def _unused_seconds(
 
 
 def _seen_by(who: Access, gpu: GpuSample, theirs: Container[str]) -> GpuSample:
-    """A GPU's sample without processes of other tenants, and without those of no job."""
+    """A GPU's sample without processes that belong to other tenants or to no job."""
     if who.admin or not gpu.processes:
         return gpu
     return structs.replace(gpu, processes=tuple(one for one in gpu.processes if one.job_id in theirs))
@@ -263,7 +263,7 @@ def _held_by(job: Job, allocation: Allocation, got: ShareSample | None, who: Acc
 
 
 def _sharing(holders: Sequence[GpuHeldBy]) -> tuple[GpuHeldBy, ...]:
-    """Those who hold shares, the largest first."""
+    """The holders of shares, the largest first."""
     shares = [(-one.share.request, one.job_id, one.rank, one) for one in holders if one.share is not None]
     return tuple(one for *_, one in sorted(shares, key=lambda share: share[:3]))
 

@@ -11,5 +11,5 @@ def may_see(who: Access, tenant: str) -> bool:
 
 
 def seen_of(jobs: Sequence[Job], who: Access) -> Sequence[Job]:
-    """Those that the caller may see, in their order; of ten thousand jobs in less time than by asking for each."""
+    """The jobs that the caller may see, in their order; faster for ten thousand jobs than one check each."""
     return jobs if who.admin else [job for job in jobs if job.tenant == who.tenant]

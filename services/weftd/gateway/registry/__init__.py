@@ -1,1 +1,1 @@
-"""The images of tenants: in a registry that only gateways reach, which let each tenant in (docs/images.md)."""
+"""Images of tenants, in a registry that only gateways reach (docs/images.md)."""

@@ -52,7 +52,7 @@ def manifest_of(body: bytes, media: str) -> Manifest:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RejectedError(400, "", f"no manifest: {error}") from None
     spelled = [name for name in named if name.casefold() in _FOLDED and name not in _NAMES]
-    if twice is not None or spelled:  # the registry takes `Layers` for `layers`, and of two the last
+    if twice is not None or spelled:  # the registry reads `Layers` as `layers`, and uses the last of two
         raise RejectedError(400, "", f"the manifest has a name twice, or misspelled: {(twice or spelled[0])[:40]!r}")
     parts = (*((document.config,) if document.config else ()), *document.layers)
     if (media in _LISTS) != bool(document.manifests) or (media in _IMAGES) != bool(parts):
@@ -75,7 +75,7 @@ def manifest_of(body: bytes, media: str) -> Manifest:
 
 
 def _names(value: object) -> list[str]:
-    """The names in all objects of it that may be a part of the manifest."""
+    """The names in all its objects that can be part of the manifest."""
     if isinstance(value, list):
         return [name for one in value for name in _names(one)]
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The images of the registry that jobs name: pinned to a digest at submission, given to the node that starts a run."""
+"""Images of the registry that jobs name: pinned to a digest at submission, sent to the node that starts a run."""
 
 from msgspec import structs
 
@@ -10,11 +10,11 @@ from weftd.gateway.registry.tickets import TICKET_USER
 from weftd.gateway.registry.upstream import NO_REGISTRY, Registry
 from weftd.gateway.secret_provider import held, not_there
 
-IMAGE_CHARACTERS_MAX = 255  # as of every image of a job
+IMAGE_CHARACTERS_MAX = 255  # the same limit as for every image of a job
 
 
 async def pinned_spec(registry: Registry | None, tenant: str, spec: JobSpec) -> JobSpec:
-    """The specification with the digest of each image of the registry: a tag that moves changes no job. Raises
+    """The specification with the digest of each image of the registry, so that a moved tag changes no job. Raises
     RejectedError."""
     pinned = {
         image: await pinned_image(registry, tenant, image, field)
@@ -30,7 +30,7 @@ async def pinned_spec(registry: Registry | None, tenant: str, spec: JobSpec) -> 
 
 
 async def pinned_image(registry: Registry | None, tenant: str, image: str, field: str) -> str:
-    """The image with its digest; one of another registry as it is. Raises RejectedError."""
+    """The image with its digest; an image of another registry stays unchanged. Raises RejectedError."""
     found = parsed(image, field, registry)
     if found is None:
         return image
@@ -46,14 +46,13 @@ async def pinned_image(registry: Registry | None, tenant: str, image: str, field
 
 
 def names_registry(registry: Registry | None, spec: JobSpec) -> bool:
-    """Return True if it has an image that may be gone by now."""
+    """Return True if the specification names an image that may be deleted meanwhile."""
     hosts = {OWN_HOST, registry.address if registry is not None else OWN_HOST}
     return any(image.partition("/")[0] in hosts for image in _named(spec).values() if image is not None)
 
 
 async def read_image(store: GatewayStore, registry: Registry | None, asked: ReadImage) -> ImageRead:
-    """The right to pull the image that a job names, for a node on which it has that rank, in the epoch that it is
-    in."""
+    """A ticket to pull the image of a job, for a node on which the job has that rank in its present epoch."""
     if (job := await held(store, asked)) is None:
         return ImageRead(refused=not_there(asked))
     names = {*_named(job.spec).values(), *(one.image for one in job.revisions)}

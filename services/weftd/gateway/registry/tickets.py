@@ -1,5 +1,5 @@
-"""Tickets: the right to pull from one repository for a while, which a node gets for a run of its own. All gateways have
-the key, so that each knows the tickets of the others."""
+"""Tickets: a node gets one for a run, to pull from one repository for a limited time. All gateways share the key, so
+each accepts the tickets of the others."""
 
 import base64
 import binascii
@@ -33,7 +33,7 @@ class Tickets:
         return base64.urlsafe_b64encode(self._mac(said) + said).decode()
 
     def of(self, header: str | None) -> Ticket | None:
-        """The ticket of an `Authorization` header; None where it has no ticket that is valid now."""
+        """The ticket of an `Authorization` header; None if it has no valid ticket."""
         user, password = basic(header)
         if user != TICKET_USER:
             return None
@@ -62,7 +62,7 @@ def basic(header: str | None) -> tuple[str, str]:
 
 
 def as_bearer(header: str | None) -> str | None:
-    """The header of a client of registries, whose password is a token, as all others send it. Nothing but `/v2/` takes
-    a password: a browser that keeps one would send it with the forms of other pages."""
+    """Convert the header of a registry client, whose password is a token, to a bearer header. Only `/v2/` accepts a
+    password: a browser would send a stored one with forms of other pages."""
     password = basic(header)[1]
     return f"Bearer {password}" if password else header

@@ -1,8 +1,8 @@
 """Records sessions in a job's history: one command to its scheduler when a session begins, and one at its end.
 
-A session is open to its person only after the first is stored. Connections to one port of a run are one visit, which
-ends when none was open for a while: a page in a browser opens many. A line that breaks is no end: the gateway looks
-after the session until its node has ended it, or another line has it.
+A person can use a session only after the first command is stored. Connections to one port of a run form one visit,
+which ends after a while without an open connection, because a page in a browser opens many. A broken connection does
+not end a session: the gateway watches it until its node ends it or another connection resumes it.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class Wish(Protocol):
 
 
 class Stay(Struct, kw_only=True):
-    """A session, or all connections of one person to one port, as the story tells of it."""
+    """A session, or all connections of one person to one port, as the event history shows it."""
 
     by: str  # the person of a tenant, or the tenant
     job_id: str
@@ -79,7 +79,7 @@ class Records:
         self._tasks: set[asyncio.Task[None]] = set()
         self._noted: dict[
             tuple[int, float], None
-        ] = {}  # of which nodes told, and which the scheduler may not have stored yet
+        ] = {}  # reported by nodes, and perhaps not stored by the scheduler yet
 
     def begun(
         self, who: Access, job: Job, run: RankRun, wish: Wish, session_id: str, command: tuple[str, ...]
@@ -141,8 +141,8 @@ class Records:
         logger.warning("the story of %s lacks the end of a session: the store is away", visit.job_id)
 
     async def reported(self, ask: SessionLeft) -> SessionLeftNoted:
-        """A node tells of a session that ended when no gateway had it any more. Only what the story lacks is told, of
-        a run that the node has. Raises StoreUnavailableError."""
+        """Record a session that a node reports as ended when no gateway had it any more. Only missing events are
+        recorded, and only for runs of that node. Raises StoreUnavailableError."""
         job = await held(self._store, ask)
         if job is None or ask.session_id in self._visits:
             return SessionLeftNoted()
@@ -167,7 +167,7 @@ class Records:
         return SessionLeftNoted()
 
     async def _open_stays(self, job_id: str) -> dict[int, tuple[Cause, float]]:
-        """By number: how each began that has not ended, as far as the story says."""
+        """The open sessions by number, with their begin, as far as the event history shows."""
         found: dict[int, tuple[Cause, float]] = {}
         async for page in story_pages(self._store, job_id, events=[JobEvent.ENTERED]):
             for event in page:
@@ -195,7 +195,7 @@ class Records:
         await self.tell(visit, CauseCode.LEFT, ended, **numbers)
 
     async def watch(self, name: str, visit: Stay, asked: ReadSession) -> None:
-        """Look after a session whose line broke, until its node has ended it or another line has it."""
+        """Watch a session whose connection broke, until its node has ended it or another connection has resumed it."""
         for _ in range(LOOKS_MAX):
             await asyncio.sleep(LOOK_SECONDS)
             with suppress(BusError):
@@ -219,12 +219,12 @@ class Records:
 
 
 class StayRecord:
-    """One session's part of the story, or one connection's part of a visit."""
+    """The record of one session, or of one connection of a visit."""
 
     def __init__(
         self, records: Records, name: str, visit: Stay, run: RankRun, session_id: str, *, is_new: bool, is_port: bool
     ) -> None:
-        """`is_new`: it goes on with no earlier session or visit."""
+        """`is_new`: it does not continue an earlier session or visit."""
         self._records, self._name, self._visit, self._run = records, name, visit, run
         self._session_id, self.is_new, self._is_port = session_id, is_new, is_port
 
@@ -233,7 +233,7 @@ class StayRecord:
         return self._visit.what
 
     async def entered(self) -> None:
-        """Raises StoreUnavailableError: then nobody gets in."""
+        """Record the begin. After StoreUnavailableError the session must not open."""
         visit = self._visit
         visit.open += 1
         visit.connections += self._is_port
@@ -269,7 +269,7 @@ def _port_name(job_id: str, epoch: int, rank: int, port: int, by: str) -> str:
 
 
 def shown(command: tuple[str, ...]) -> str:
-    """A command as a story shows it: on one line, and short."""
+    """A command for the event history: on one line, and short."""
     text = " ".join(part if len(part) <= PART_CHARACTERS else f"{part[:PART_CHARACTERS]}…" for part in command)
     plain = "".join(char if char.isprintable() else "·" for char in text[: COMMAND_CHARACTERS * 2])
     return plain if len(plain) <= COMMAND_CHARACTERS else f"{plain[:COMMAND_CHARACTERS]}…"

@@ -1,7 +1,7 @@
-"""One line: a person's WebSocket on one side, requests to the run's node on the other; bounded both ways.
+"""One connection: a person's WebSocket on one side, requests to the run's node on the other, both bounded.
 
-What a person's program has not acknowledged is asked of no node again before it has: so a program that reads nothing
-stops the process that writes, and takes no more memory here than one window.
+The gateway asks a node for more output only after the person's program has acknowledged the last: a program that does
+not read stops the writing process, and takes at most one window of memory here.
 """
 
 import asyncio
@@ -34,18 +34,18 @@ READ_WAIT_SECONDS = 3.0
 ANSWER_SECONDS_MAX = 4.0
 NODE_SILENT_SECONDS_MAX = 12.0
 AGAIN_SECONDS = 0.25
-FRAMES = Rate(2000.0, 8000.0)  # a second, from one program: more are waited for
+FRAMES = Rate(2000.0, 8000.0)  # per second from one program; more of them wait
 REASON_MAX = 500
 _encode = msgspec.json.Encoder().encode
 
 
 class SessionEnd(Enum):
-    """How a line came to its end."""
+    """How a connection ended."""
 
-    ENDED = "ended"  # the session did, and the program was told
+    ENDED = "ended"  # the session ended, and the program was informed
     CLOSED = "closed"  # the person ended it
-    BROKEN = "broken"  # the line is dead; the session waits for another
-    ELSEWHERE = "elsewhere"  # another line has the session
+    BROKEN = "broken"  # the connection broke; the session waits for another one
+    ELSEWHERE = "elsewhere"  # another connection has the session
 
 
 class SessionLine:
@@ -62,7 +62,7 @@ class SessionLine:
         clock: Callable[[], float],
         pace: Callable[[int], Awaitable[None]],
     ) -> None:
-        """`pace` is awaited with the bytes of each piece that was carried: whose session it is pays for them there."""
+        """`pace` is awaited with the bytes of each carried piece, and charges them to the tenant of the session."""
         self._socket, self._bus, self._clock, self._pace = socket, bus, clock, pace
         self._node_id, self._session_id, self._number = node_id, session_id, number
         self._read = self._acked = read
@@ -71,7 +71,7 @@ class SessionLine:
         self._input_over = False
         self._size: tuple[int, int] | None = None
         self._end = False
-        self._wrote = asyncio.Event()  # the person's program said something for the node
+        self._wrote = asyncio.Event()  # the person's program sent something for the node
         self._acks = asyncio.Event()
         self._room = asyncio.Event()
         self._heard_at = clock()
@@ -79,7 +79,8 @@ class SessionLine:
         self.reason = ""
 
     async def carry(self) -> SessionEnd:
-        """Carry until one side ends. What the other tasks were at is dropped: all is numbered, so nothing is lost."""
+        """Carry bytes until one side ends, and drop the work of the other tasks. All bytes are numbered, so none is
+        lost."""
         works: list[Coroutine[Any, Any, SessionEnd]] = [self._hear(), self._push(), self._pull(), self._beat()]
         tasks = [asyncio.create_task(work) for work in works]
         try:
@@ -104,12 +105,12 @@ class SessionLine:
         except (TimeoutError, RuntimeError) as error:  # RuntimeError: the socket is closing
             raise ConnectionAbortedError("the program does not read its input") from error
 
-    # ── what the person's program says ──────────────────────────────────────────────────────────────────────────
+    # ── messages of the person's program ──────────────────────────────────────────────────────────────────────────
 
     async def _hear(self) -> SessionEnd:
         bucket = Bucket(FRAMES.burst, self._clock())
         while True:
-            while len(self._input) >= WINDOW_BYTES:  # It sent more than it may without an acknowledgement.
+            while len(self._input) >= WINDOW_BYTES:  # The node sent more than it may without an acknowledgement.
                 self._room.clear()
                 self._heard_at = self._clock()
                 await self._room.wait()
@@ -164,7 +165,7 @@ class SessionLine:
                     end=self._end,
                 )
                 answer = await self._ask(wrote, SessionWritten)
-                if answer is None or answer.gone:  # The reader is told how it ended.
+                if answer is None or answer.gone:  # The reader learns how it ended.
                     await asyncio.Event().wait()
                     raise AssertionError("unreachable")
                 if self._end:
@@ -210,7 +211,7 @@ class SessionLine:
                 await self.tell(SessionTold(ended=True, reason="it continues on another connection"))
                 return SessionEnd.ELSEWHERE
             if answer.data:
-                data = answer.data[:limit]  # A node that sends more than it was asked for gets no more room by it.
+                data = answer.data[:limit]  # A node that sends more than requested gets no more room.
                 await self._send(self._socket.send_bytes(bytes((2 if answer.stream == 2 else 1,)) + data))
                 self._read += len(data)
                 await self._pace(len(data))
@@ -228,7 +229,7 @@ class SessionLine:
             await self.tell(SessionTold())
 
     async def _ask(self, asked: Any, kind: type[Any], *, wait: float = 0.0) -> Any:
-        """The node's answer, asked for again while there is none; None if it is silent for long."""
+        """The node's answer. The request is repeated while none comes; None if the node stays silent for long."""
         deadline = self._clock() + NODE_SILENT_SECONDS_MAX
         while True:
             try:

@@ -1,4 +1,4 @@
-"""The run that a request means, the node on which it is or was, and the bytes of its log from that node."""
+"""Finds the run of a request, the node on which it is or was, and reads its log from that node."""
 
 from collections.abc import Iterable
 
@@ -46,15 +46,15 @@ class _Ended(Struct, frozen=True):
 
 
 class _Placed(Struct, frozen=True):
-    """The placement in an event of `PLACES`; none where a replica only became ready, or its wait changed."""
+    """The placement in an event of `PLACES`; None if only a replica became ready, or its wait changed."""
 
     epoch: int
     placement: Placement | None = None
 
 
 async def placements(store: GatewayStore, job: Job, epoch: int | None) -> dict[int, Placement]:
-    """Where this epoch of a job was placed, or the newest that was, with every rank that it ever had: also those that
-    left."""
+    """The placement of this epoch of a job, or of its newest placed epoch, with every rank that it ever had, including
+    those that left."""
     known: dict[int, Placement] = {}
     async for page in story_pages(store, job.id, events=sorted(PLACES)):
         for event in page:
@@ -158,6 +158,6 @@ async def read(bus: Bus, run: RankRun, *, offset: int, limit: int = CHUNK_BYTES,
 
 
 async def extent(bus: Bus, run: RankRun) -> tuple[int, int]:
-    """The first byte of the log that the node still has, and how long the log is now. Raises NoAnswerError."""
+    """The offset of the first byte that the node still has, and the present length of the log. Raises NoAnswerError."""
     first = await read(bus, run, offset=0, limit=1)
     return first.begins, first.size

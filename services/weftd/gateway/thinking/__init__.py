@@ -1,1 +1,1 @@
-"""Which submissions a gateway accepts, and how many at once: pure, with time as an input."""
+"""Decisions of the gateway, such as admission and rates. Pure, with time as an input."""

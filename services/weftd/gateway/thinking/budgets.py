@@ -1,5 +1,5 @@
-"""The processor's time that each tenant has of one gateway. A tenant that had more than its part owes it, and waits
-while others are there. Pure."""
+"""CPU budgets of tenants at one gateway. A tenant that used more than its share owes the excess, and waits while other
+tenants are active. Pure."""
 
 from collections import OrderedDict
 
@@ -11,8 +11,8 @@ KEPT_MAX = 10_000
 
 
 class ProcessorBudget(Struct, frozen=True, kw_only=True):
-    """`part` of one processor, for all tenants together that had more than `burst_seconds`; 0: no bound. Others are
-    there if they made a request in the last `others_seconds`. What a tenant owes is `debt_seconds_max` at most."""
+    """`part`: fraction of one CPU for all tenants together that used more than `burst_seconds`; 0: no bound. A tenant
+    is active if it made a request in the last `others_seconds`. A tenant owes at most `debt_seconds_max`."""
 
     part: float = 0.0
     burst_seconds: float = 0.1
@@ -34,7 +34,7 @@ class Budgets:
         return len(self._came)
 
     def came(self, tenant: str, now: float) -> None:
-        """A request of the tenant."""
+        """Note a request of the tenant."""
         self._came[tenant] = now
         self._came.move_to_end(tenant)
         if len(self._came) > self._kept_max:
@@ -43,7 +43,7 @@ class Budgets:
             self._owing.discard(gone)
 
     def charge(self, tenant: str, seconds: float, now: float) -> None:
-        """The tenant had so much of the processor."""
+        """Charge CPU seconds to the tenant."""
         if not self._budget.part or tenant not in self._came:
             return
         left = max(-self._budget.debt_seconds_max, self._level(tenant, now) - seconds)
@@ -67,13 +67,13 @@ class Budgets:
         return level(self._buckets.get(tenant, Bucket(rate.burst, now)), rate, now)
 
     def _rate(self, now: float) -> Rate:
-        """The part is divided among those that owe and still come."""
+        """The rate at which debts shrink: the part is divided among the tenants that owe and are active."""
         for tenant in [one for one in self._owing if now - self._came[one] > self._budget.others_seconds]:
             self._owing.discard(tenant)
         return Rate(self._budget.part / max(1, len(self._owing)), self._budget.burst_seconds)
 
     def _others(self, tenant: str, now: float) -> bool:
-        """True if another tenant came lately: one of the last two to come is another."""
+        """True if another tenant made a request lately: one of the last two tenants to do so is another."""
         for other in reversed(self._came):
             if other != tenant:
                 return now - self._came[other] <= self._budget.others_seconds

@@ -8,7 +8,7 @@ KEPT_MAX = 10_000
 
 
 class Rate(Struct, frozen=True):
-    """A steady rate a second, and a burst after a pause. 0 a second: no bound."""
+    """A steady rate per second, and a burst after a pause. 0 per second: no bound."""
 
     per_second: float = 0.0
     burst: float = 1.0
@@ -27,7 +27,7 @@ def level(bucket: Bucket, rate: Rate, now: float) -> float:
 
 
 def taken(bucket: Bucket, rate: Rate, now: float) -> tuple[Bucket, float]:
-    """The bucket with one taken, and 0; or unchanged, and the seconds until it has one."""
+    """The bucket less one token, and 0; or the unchanged bucket, and the seconds until it has a token."""
     there = level(bucket, rate, now)
     if there >= 1:
         return Bucket(there - 1, now), 0.0
@@ -46,7 +46,7 @@ class RateLimit:
         return len(self._buckets)
 
     def take(self, name: str, now: float) -> float:
-        """Count one request: 0 if it may go on, else the seconds after which it may be repeated."""
+        """Count one request. Return 0 if it may proceed, else the seconds after which it may be repeated."""
         if not self.rate.per_second:
             return 0.0
         bucket, wait = taken(self._of(name, now), self.rate, now)
@@ -58,7 +58,7 @@ class RateLimit:
         return taken(self._of(name, now), self.rate, now)[1] if self.rate.per_second else 0.0
 
     def owe(self, name: str, now: float) -> None:
-        """Count a request that has happened already: the debt is a whole burst at most."""
+        """Count a request that has already happened; the debt is at most one whole burst."""
         if self.rate.per_second:
             self._keep(name, Bucket(max(-self.rate.burst, level(self._of(name, now), self.rate, now) - 1), now))
 

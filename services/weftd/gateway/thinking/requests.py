@@ -1,4 +1,4 @@
-"""The requests to a service lately, from the counts of its routers at two moments. Pure."""
+"""The recent requests to a service, from the counts of its routers at two moments. Pure."""
 
 from collections.abc import Iterable, Mapping
 
@@ -138,7 +138,7 @@ def percentile(buckets: Mapping[int, int], part: float) -> float | None:
 
 
 def is_kept(requests: RequestsView | None, objective: Objective | None) -> bool | None:
-    """Were enough requests answered in time? None: nothing was promised, or nothing arrived."""
+    """True if enough requests were answered in time. None without an objective or without requests."""
     if requests is None or objective is None or not requests.arrived:
         return None
     bad = requests.late + requests.refused + requests.failed

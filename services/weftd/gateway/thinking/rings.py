@@ -1,4 +1,4 @@
-"""Sampled figures of the last quarter of an hour and of the last day, in memory that has a bound. Pure."""
+"""Sampled figures of the last quarter of an hour and of the last day, in bounded memory. Pure."""
 
 from array import array
 from collections import OrderedDict
@@ -7,12 +7,12 @@ from math import isnan, nan
 
 FINE_SECONDS, FINE_STEPS = 5, 180
 COARSE_SECONDS, COARSE_STEPS = 60, 1440
-VALUE_MAX = 1e15  # what is beyond it, or no number, is no figure
-LATELY_SECONDS = 15.0  # a subject with a newer value does not give way to another
+VALUE_MAX = 1e15  # larger values, and nan, do not count as figures
+LATELY_SECONDS = 15.0  # a subject with a newer value is not replaced by another
 
 
 class Ring:
-    """The mean of what came in each step of so many seconds, for the newest `most` steps: 4 bytes each."""
+    """The mean of the values in each step of a fixed length, for the newest `most` steps; 4 bytes each."""
 
     __slots__ = ("_begins", "_count", "_most", "_seconds", "_sum", "_values")
 
@@ -21,11 +21,11 @@ class Ring:
         self._most = most
         self._begins = 0  # the number of the first step, counted since 1970
         self._values = array("f")
-        self._sum = 0.0  # of what came in the last step
+        self._sum = 0.0  # the values in the last step
         self._count = 0
 
     def put(self, at: float, value: float) -> None:
-        """Take a value. If the clock has gone back, the steps that come again are written over."""
+        """Add a value. If the clock has gone back, repeated steps are overwritten."""
         step = int(at // self._seconds)
         values = self._values
         place = step - self._begins
@@ -80,8 +80,8 @@ class Series:
 
 
 class Shelf:
-    """Series by subject and name: at most `most` in all, at most `each` of one subject. For a new subject that which
-    was told of longest ago gives way, unless that was lately: then the new one is left out."""
+    """Series by subject and name: at most `most` in all, at most `each` of one subject. A new subject replaces the one
+    with the oldest update; if that update is recent, the new subject is left out."""
 
     def __init__(self, most: int, each: int) -> None:
         self._most = most
@@ -90,7 +90,7 @@ class Shelf:
         self._subjects: OrderedDict[str, tuple[dict[str, Series], list[float]]] = OrderedDict()
 
     def put(self, subject: str, at: float, values: Mapping[str, float | None]) -> None:
-        """Take the values that are figures: neither None nor nan, and not beyond all measure."""
+        """Add the values that are figures: neither None, nor nan, nor too large."""
         for name, value in values.items():
             if value is not None and is_figure(value) and (of := self._series(subject, name, at)) is not None:
                 of.put(at, value)
@@ -107,7 +107,7 @@ class Shelf:
         return list(self._subjects)
 
     def _series(self, subject: str, name: str, at: float) -> Series | None:
-        """That figure of the subject, a new one if there is room."""
+        """The series of that figure of the subject; a new one if there is room."""
         series, put_at = self._subjects.get(subject) or ({}, [at])
         if name not in series:
             if len(series) >= self._each or not self._has_room(subject, at):
@@ -128,7 +128,7 @@ class Shelf:
 
 
 def is_figure(value: float) -> bool:
-    """Neither nan nor beyond all measure."""
+    """True for a value that is neither nan nor too large."""
     return -VALUE_MAX <= value <= VALUE_MAX
 
 
@@ -138,5 +138,5 @@ def _mean(values: Iterable[float]) -> float | None:
 
 
 def _shown(value: float) -> float | None:
-    """To the seven digits that four bytes hold."""
+    """The value rounded to the seven digits that four bytes hold."""
     return None if isnan(value) else float(f"{value:.7g}")

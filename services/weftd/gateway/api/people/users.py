@@ -1,4 +1,5 @@
-"""People who signed in with the identity provider: listed, kept out, let in again; and the audit log, in pages."""
+"""Operations on people who signed in with the identity provider (list, block, allow again), and the audit log in
+pages."""
 
 from typing import Annotated
 

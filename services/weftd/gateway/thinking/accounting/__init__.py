@@ -1,2 +1,2 @@
-"""What jobs held of which GPUs, what of it was lost, and what it costs: from the stored events. Exact: whole numbers of
+"""GPU time that jobs held, its lost part, and its cost, computed from the stored events. Exact: whole numbers of
 thousandths of a GPU times microseconds throughout. Pure."""

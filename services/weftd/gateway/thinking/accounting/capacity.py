@@ -11,15 +11,15 @@ from weft.domain.shares import WHOLE
 from weft.messages.events import Event
 from weftd.gateway.thinking.accounting.stretches import Part, Wait
 
-UNKNOWN = "unknown"  # the model of a GPU of which no node tells
+UNKNOWN = "unknown"  # the model of a GPU that no node reports
 
 
 class NodeState(Struct, frozen=True):
-    """How a node is from a time (microseconds since 1970) on."""
+    """The state of a node from a time (microseconds since 1970) on."""
 
     at: int
     pool: str
-    gives: bool  # it takes work, so what is free is idle
+    gives: bool  # it takes work, so its free GPUs are idle
     down: bool
     models: dict[int, str]
 
@@ -37,7 +37,7 @@ class PoolSplit(Struct, kw_only=True):
 
 
 class NodesPast(Struct, frozen=True):
-    """How every node was, in order of time, and the models of GPUs that are emulated."""
+    """The states of every node in order of time, and the models of emulated GPUs."""
 
     states: Mapping[str, Sequence[NodeState]]
     emulated: frozenset[str] = frozenset()
@@ -67,12 +67,12 @@ class _Line(Struct):
 
 
 def model_of(gpu: Gpu) -> str:
-    """Emulated is called emulated."""
+    """The model as shown; emulated GPUs are called emulated."""
     return f"{gpu.model} (emulated)" if gpu.emulated and "emulated" not in gpu.model.lower() else gpu.model
 
 
 def nodes_of(told: Iterable[Event]) -> NodesPast:
-    """From the events of nodes. A time that goes back counts as the last one."""
+    """The states of nodes, from their events. A time that goes back counts as the last one."""
     found: dict[str, list[NodeState]] = defaultdict(list)
     emulated: set[str] = set()
     for event in sorted(told, key=lambda event: (event.subject_id, event.version)):
@@ -150,7 +150,7 @@ def _count(into: PoolSplit, now: NodeState, on: int, gone: int, micros: int) -> 
 
 
 def _both(idle: Mapping[int, int], wanted: Mapping[int, int]) -> int:
-    """How much was idle and wanted at one time."""
+    """The GPU time that was idle and wanted at the same time."""
     found = level = want = last = 0
     for at in sorted({*idle, *wanted}):
         found += min(level, want) * (at - last)

@@ -27,8 +27,9 @@ def kind_of(stretch: EpochStretch) -> str:
 
 
 def lost_since(stretch: EpochStretch) -> tuple[int, str]:
-    """From when on the work of the stretch was thrown away, to its end, and what that rests on: `told` by the job,
-    `assumed` from its specification, or `all`: nothing says that it kept anything. Its end, if nothing was lost."""
+    """The time from which the work of the stretch was lost, up to its end, and the basis: `told` by the job, `assumed`
+    from its specification, or `all` if nothing shows that it kept anything. The end of the stretch if nothing was
+    lost."""
     if not kind_of(stretch):
         return stretch.ends, ""
     lasted = stretch.ends - stretch.began

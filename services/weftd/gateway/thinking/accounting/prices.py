@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 ANY = "*"
-PLACES = 6  # of a price, and of what is shown
+PLACES = 6  # decimal places of a price, and of shown costs
 PRICE_MAX = Decimal(1_000_000)
 MODELS_MAX = 1000
 HOUR = 3600 * 10**9  # in thousandths of a GPU times microseconds
@@ -66,8 +66,8 @@ def _millionths(model: str, price: Any) -> int:
 
 
 def cost(held: Mapping[str, int], prices: Prices) -> str | None:
-    """What was held, by model in thousandths of a GPU times microseconds, costs so much; rounded once, at the end.
-    None: a model has no price."""
+    """The cost of held GPU time, given by model in thousandths of a GPU times microseconds. It is rounded once, at the
+    end. None if a model has no price."""
     total = 0
     for model, amount in held.items():
         price = prices.of(model)

@@ -29,8 +29,8 @@ class Books(Struct, frozen=True, kw_only=True):
 
 
 class _Piece(Struct):
-    """What a stretch held of one model, at one time if rows are about time, from when to when. Amounts in thousandths
-    of a GPU times microseconds."""
+    """The GPU time of one model that a stretch held, with its begin and end; rows over time have one piece for each
+    period. Amounts are in thousandths of a GPU times microseconds."""
 
     begins: int
     ends: int
@@ -48,7 +48,7 @@ class _Of(Struct, frozen=True):
 
 class _Sum(Struct):
     held: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # by model
-    lost: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # by why
+    lost: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # by reason
     jobs: set[str] = field(default_factory=set)
     epochs: set[tuple[str, int]] = field(default_factory=set)
     used: UsedSum = field(default_factory=UsedSum)
@@ -67,7 +67,7 @@ class _Sum(Struct):
 def rows_of(
     stretches: Iterable[EpochStretch], by: UsageGrouping, books: Books, *, label: str = ""
 ) -> tuple[AccountRow, list[AccountRow]]:
-    """The total, and a row for each key: the one that held most first; over time, in order of time."""
+    """The total, and a row for each key, the largest first; rows over time are in order of time."""
     sums: dict[str, _Sum] = defaultdict(_Sum)
     everything = _Sum()
     key = _key(by, label)
@@ -101,7 +101,7 @@ def _key(by: UsageGrouping, label: str) -> Callable[[EpochStretch], str]:
 def _pieces(
     stretch: EpochStretch, by: UsageGrouping, key: Callable[[EpochStretch], str], nodes: NodesPast
 ) -> dict[tuple[str, str], _Piece]:
-    """By the name of its row and the model."""
+    """The pieces by row name and model."""
     found: dict[tuple[str, str], _Piece] = {}
     step, (since, _) = STEPS.get(by, 0), lost_since(stretch)
     named = "" if step or by is UsageGrouping.MODEL else key(stretch)
@@ -119,7 +119,7 @@ def _pieces(
 
 
 def _cut(part: Part, step: int) -> Iterator[tuple[int, int]]:
-    """At the ends of days or hours."""
+    """Split pieces at the ends of days or hours."""
     begins = part.begins
     while step and begins // step < (part.ends - 1) // step:
         until = (begins // step + 1) * step

@@ -58,7 +58,7 @@ def window_of(begins: int, ends: int) -> StepWindow:
 def by_tenant(
     stretches: Iterable[EpochStretch], waits: Iterable[Wait], nodes: NodesPast, window: StepWindow
 ) -> tuple[Amounts, list[TenantSteps]]:
-    """All GPUs that there were, by step, and each tenant that held or waited for any: the one that held most first."""
+    """The GPUs of the cluster by step, and each tenant that held or waited for any, the largest holder first."""
     edges = window.edges
     there = by_step(_capacity(nodes), edges)
     held, wanted = _held(stretches, waits)
@@ -83,7 +83,7 @@ def _capacity(nodes: NodesPast) -> Changes:
 def _held(
     stretches: Iterable[EpochStretch], waits: Iterable[Wait]
 ) -> tuple[Mapping[str, Changes], Mapping[str, Changes]]:
-    """By tenant: the changes of what it held, and of what it held and waited for."""
+    """By tenant, the changes of its held GPUs, and of its held and wanted GPUs together."""
     held: dict[str, Changes] = defaultdict(list)
     wanted: dict[str, Changes] = defaultdict(list)
     for stretch in stretches:
@@ -98,7 +98,7 @@ def _held(
 
 
 def by_step(changes: Sequence[tuple[int, int]], edges: Amounts) -> Amounts:
-    """How much there was in each step."""
+    """The amount in each step."""
     found = np.zeros(len(edges) - 1, dtype=np.int64)
     if not changes:
         return found
@@ -115,8 +115,8 @@ def by_step(changes: Sequence[tuple[int, int]], edges: Amounts) -> Amounts:
 
 
 def fair(demands: Sequence[Amounts], there: Amounts) -> list[Amounts]:
-    """Max-min fair parts of what is there, step by step: nobody gets more than its demand. This is dominant resource
-    fairness of GPUs alone."""
+    """Max-min fair shares of the available GPUs, step by step; no tenant gets more than its demand. This is dominant
+    resource fairness for GPUs alone."""
     if not demands:
         return []
     wants = np.array(demands, dtype=np.float64)
@@ -132,5 +132,5 @@ def fair(demands: Sequence[Amounts], there: Amounts) -> list[Amounts]:
 
 
 def sum_of(amounts: Amounts) -> int:
-    """The sum, however large."""
+    """The sum of integers of any size."""
     return sum(amounts.tolist())

@@ -1,4 +1,4 @@
-"""Stretches: what a job held in each of its epochs, and how that ended, folded from its story."""
+"""Stretches: the GPUs that a job held in each of its epochs, and how the epoch ended, from its event history."""
 
 from collections.abc import Iterable, Sequence
 
@@ -27,7 +27,7 @@ _NO_GPU_WOULD_HELP = frozenset(
         CauseCode.STILL_RUNS,
         CauseCode.STORE_RESTORED,
         CauseCode.NOT_STORED,
-        CauseCode.OTHER,  # of a later version: it is not known that a GPU would help
+        CauseCode.OTHER,  # codes of later versions: it is unknown if a GPU would help
         CauseCode.OVER_QUOTA,
         *HELD_FOR,
     }
@@ -35,7 +35,7 @@ _NO_GPU_WOULD_HELP = frozenset(
 
 
 class Part(Struct, frozen=True, gc=False):
-    """From when to when (microseconds since 1970) a job held these thousandths of GPUs."""
+    """The begin and end (microseconds since 1970) of the time in which a job held these thousandths of GPUs."""
 
     begins: int
     ends: int
@@ -45,8 +45,8 @@ class Part(Struct, frozen=True, gc=False):
 class EpochStretch(Struct, kw_only=True, gc=False):
     """One epoch of a job as far as it is in the window. `began`: when the epoch had its first GPUs, perhaps before it.
 
-    `event` and `code`: how it ended, empty while it goes on. `asked`: it was told to stop, and had its grace. `told`:
-    the newest numbers that the job told; `saved`: the step from which it began, 0 if none is known.
+    `event` and `code`: how it ended; empty while it runs. `asked`: it was asked to stop, and had its grace. `told`: the
+    newest numbers that the job reported; `saved`: the step from which it began, 0 if unknown.
     """
 
     job: JobFacts
@@ -73,7 +73,7 @@ class EpochStretch(Struct, kw_only=True, gc=False):
 
 
 class Wait(Struct, frozen=True, gc=False):
-    """From when to when a job waited that could have run, and the thousandths of GPUs that it waited for."""
+    """The begin and end of a wait of a job that could have run, and the thousandths of GPUs that it waited for."""
 
     tenant: str
     pool: str
@@ -105,7 +105,8 @@ def amount(part: Part) -> int:
 
 
 def folded(job: JobFacts, story: Sequence[Event], *, begins: int, ends: int) -> tuple[list[EpochStretch], list[Wait]]:
-    """GPUs that the job held, epoch by epoch, and when it could have run, from `begins` until `ends`."""
+    """The GPUs that the job held, epoch by epoch, and the times in which it could have run, from `begins` until
+    `ends`."""
     fold = _Fold(job, begins, ends)
     for event in story:
         fold.take(event)
@@ -149,7 +150,7 @@ class _Fold:
         return [one for one in self._stretches if one.parts], self._waits
 
     def _until(self, at: int) -> None:
-        """How it was since the last event."""
+        """Add the state since the last event."""
         begins, ends = max(self._at, self._begins), min(at, self._ends)
         self._at = at
         if self._now is not None and self._held and begins < ends:

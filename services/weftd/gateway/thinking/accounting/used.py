@@ -1,4 +1,4 @@
-"""Samples of the GPUs that jobs held: in hours, by job, epoch and model, in bounded memory."""
+"""Hourly sums of samples of GPUs that jobs held, by job, epoch and model, in bounded memory."""
 
 from collections import OrderedDict
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 HOUR = 3_600 * 1_000_000
 BUCKETS_MAX = 100_000
-SAMPLED_LEAST = 0.9  # of what was held, to say what was used
+SAMPLED_LEAST = 0.9  # fraction of the held time that must be sampled to report the use
 Of = tuple[str, int, str]
 """A job, an epoch and a model."""
 
@@ -23,7 +23,7 @@ class Used(Struct, gc=False):
 
 
 class UsedLedger:
-    """The oldest hours give way. Of an hour of which the window has a part only, the mean of the whole is taken."""
+    """A ledger of hours; the oldest hours are dropped. A partial hour of a window uses the mean of the full hour."""
 
     def __init__(self, most: int = BUCKETS_MAX) -> None:
         self._most = most
@@ -61,7 +61,7 @@ class UsedLedger:
 
 
 class UsedSum(Struct):
-    """The used time, the idle time and the joules of parts that were held, each with the part that was sampled."""
+    """Sums of used time, idle time and joules over held parts, with their sampled part."""
 
     held: int = 0
     sampled: int = 0

@@ -1,4 +1,4 @@
-"""Which addresses a tenant's webhook may reach: those of the Internet, and networks that a setting names."""
+"""Addresses that a tenant's webhook may reach: the Internet, and networks named by a setting."""
 
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -22,7 +22,7 @@ def networks_of(texts: Iterable[str]) -> tuple[Network, ...]:
 
 
 def may_reach(address: Address, allowed: Sequence[Network]) -> bool:
-    """An IPv4 address in an IPv6 one counts as what it is."""
+    """True if webhooks may reach the address. An IPv4 address inside an IPv6 one counts as IPv4."""
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     if _within(address, allowed):

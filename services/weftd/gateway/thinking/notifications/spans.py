@@ -1,6 +1,5 @@
-"""A job's story as a trace of OpenTelemetry: its waits, its epochs and their phases as spans, in OTLP's JSON.
-
-Ids are derived from the job's id, so that a story that is sent twice is the same trace.
+"""A job's event history as an OpenTelemetry trace: its waits, its epochs and their phases as spans, in OTLP's JSON. Ids
+are derived from the job's id, so a history that is sent twice gives the same trace.
 """
 
 import hashlib
@@ -41,7 +40,7 @@ def span_id(job_id: str, name: str, begins: int) -> str:
 
 
 class Trace:
-    """The trace of a job that is over; it is given each event of the job's story in order."""
+    """Builds the trace of an ended job from its events in order."""
 
     def __init__(self, first: Event) -> None:
         self._job = first.subject_id
