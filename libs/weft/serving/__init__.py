@@ -1,5 +1,5 @@
-"""How many replicas a service needs, and how much of a GPU each: pure decisions from what routers and nodes report.
+"""Replica counts and GPU shares of services: pure decisions from reports of routers and nodes.
 
-`autoscaler.py` is Weft's own rule; `policies/` has it and the rules of others, by name. The reallocator and the
-simulator ask the same.
+`autoscaler.py` is Weft's own rule; `policies.py` has its variants by name. The reallocator and the simulator call the
+same code.
 """

@@ -1,9 +1,9 @@
-"""What the bursts of the past tell about a standing reserve: capacity that is there before the next one comes.
+"""The standing reserve of capacity for the next burst, computed from past bursts.
 
-A burst comes from one second to the next, and replicas that start then are ready seconds later. Until then what is
-there answers what it can. Whether idle replicas are worth that follows from the objective: as long as bursts like
-those of the past would make no larger part of all requests late than it allows, none are kept. After a single burst the
-reserve fades within hours, as the time grows in which there was no other.
+A burst starts within a second, and replicas that start then are ready seconds later; until then the present replicas
+answer what they can. The objective decides if idle replicas are kept: none, as long as bursts like the past ones would
+make no larger part of all requests late than it allows. After a single burst the reserve fades within hours without
+another one.
 """
 
 from collections import deque
@@ -12,17 +12,17 @@ from itertools import pairwise
 from msgspec import Struct
 
 MEMORY_SECONDS = 86_400.0
-KNOWN_LEAST = 3600.0  # seconds: a burst soon after the beginning does not count as one of many
+KNOWN_LEAST = 3600.0  # seconds: a burst soon after the start is not taken for a frequent one
 BURSTS_MAX = 64
 STEADY_SECONDS = 20.0
-LASTS_MOST = 600.0  # what lasts longer is the rate, and no burst
+LASTS_MOST = 600.0  # a longer increase counts as the rate, not as a burst
 
 
 class _Burst(Struct):
     at: float
     before: float  # requests a second
     highest: float
-    steady: bool = False  # `highest` is of windows long enough that chance makes little of it
+    steady: bool = False  # windows of `highest`, long enough for little chance
 
     @property
     def times(self) -> float:
@@ -37,7 +37,7 @@ class PastBursts:
 
     @property
     def before(self) -> float | None:
-        """The rate before the burst that lasts now; None: there is none."""
+        """The rate before the present burst; None if there is none."""
         return None if self._now is None else self._now.before
 
     def take(self, at: float, *, burst: float, before: float, rate: float) -> None:
@@ -62,12 +62,13 @@ class PastBursts:
             self._bursts.popleft()
 
     def headroom(self, at: float, *, late: float, allowed: float) -> float:
-        """How many times the rate the replicas must be able to answer, so that bursts as they came lately make at most
-        that part of the requests late, if each leaves what is above it unanswered for `late` seconds. 0: no reserve."""
+        """The multiple of the rate that the replicas must be able to answer, so that bursts like the recent ones make
+        at most that part of the requests late, if each leaves the excess unanswered for `late` seconds. 0: no
+        reserve."""
         if self._since is None or not self._bursts:
             return 0.0
         known = min(MEMORY_SECONDS, max(at - self._since, KNOWN_LEAST))
-        left = allowed * known / max(late, 1e-9)  # of the sum, over all bursts, of what is above
+        left = allowed * known / max(late, 1e-9)  # the sum of the excess over all bursts
         times = sorted((each.times for each in self._bursts), reverse=True)
         for count, (high, low) in enumerate(pairwise((*times, 0.0)), 1):
             if left <= count * (high - low):

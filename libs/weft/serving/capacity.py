@@ -1,4 +1,4 @@
-"""What so many replicas of a service can bear: from the measured times of its requests, and the speed of its GPUs."""
+"""Capacity of a number of replicas, from the measured times of requests and the speed of the GPUs."""
 
 from collections.abc import Sequence
 from math import ceil, exp, log
@@ -20,12 +20,12 @@ from weft.serving.slowdown import Slowdown
 from weft.serving.tokens import TokenPace
 
 KNOWN_ANSWERS = 20
-FRESH_PART = 0.2  # of the answers of a sample: with more of them from fresh replicas, it is left out
+FRESH_PART = 0.2  # fraction of the answers of a sample; with more from fresh replicas the sample is left out
 WHOLE_ANSWER = 0.9  # from this part of its time on, an answer counts as sent all at once
-ELASTIC_ANSWERS = 50  # after another share, before it is concluded what it brought
+ELASTIC_ANSWERS = 50  # answers with another share before its effect is judged
 ELASTIC_LEAST, ELASTIC_MOST = 0.0, 1.2
 SECONDS_MAX = 1e6
-REPLICAS_MAX = 65_536  # that a need is computed up to
+REPLICAS_MAX = 65_536  # largest number for which a need is computed
 
 
 class ServiceCapacity:
@@ -49,12 +49,12 @@ class ServiceCapacity:
         self._late_of: Shape | None = None
         self._late: dict[tuple[float, float, float], float] = {}  # parts of that shape that are late alone
         self.variation = 1.0  # of the times between arrivals, as `ServiceDemand` has it
-        self.share_most: int | None = None  # that can be had; None: there are no shares, or no others
-        self.speed = 1.0  # of a replica now, 1.0: a typical GPU, all of it
+        self.share_most: int | None = None  # largest possible share; None: no shares, or no other share
+        self.speed = 1.0  # speed of a replica now; 1.0: a whole typical GPU
 
     @property
     def known(self) -> bool:
-        """Were enough requests answered to say how long they take?"""
+        """True if enough requests were answered to know their times."""
         return self._services.count >= KNOWN_ANSWERS
 
     @property
@@ -112,7 +112,8 @@ class ServiceCapacity:
         self._speeds.clear()
 
     def fits(self, replicas: int, rate: float, *, share: int | None = None, aim: float) -> bool:
-        """Do so many replicas keep the latency, with `aim` of it, at that rate? `share`: if not the one of now."""
+        """True if this number of replicas keeps `aim` times the latency at that rate. `share`: if not the present
+        one."""
         shape = self.shape
         if shape is None:
             return True
@@ -131,7 +132,7 @@ class ServiceCapacity:
         if self._goal.tpot is not None and not self._keeps_tokens(rate / replicas, share, aim):
             return False
         if late > allowed / 2.0:
-            # What takes too long even alone, with the largest share that can be had, is no reason for more replicas.
+            # Requests that take too long even alone, with the largest share, are no reason for more replicas.
             idle = self._late_alone(shape, self._slower(0.0, self.share_most)[0], first, within)
             allowed = max(allowed, idle + allowed / 2.0)
         return late <= allowed and waiting_makes_at_most(
@@ -154,9 +155,9 @@ class ServiceCapacity:
         return self._pace.keeps(each / speed, within=within, slower=self.speed / speed)
 
     def need(self, rate: float, *, share: int | None = None, aim: float, most: int = REPLICAS_MAX) -> int:
-        """The fewest replicas that keep the latency at that rate; `most` if so many do not, or are not enough. It looks
-        first near its last answer: more replicas never do worse than fewer."""
-        low = min(most, self._busy(rate, share)) - 1  # so few are busy all the time
+        """The fewest replicas that keep the latency at that rate; `most` if even `most` do not. The search starts near
+        the last answer, since more replicas never do worse than fewer."""
+        low = min(most, self._busy(rate, share)) - 1  # this number would be busy all the time
         high, step = min(most, max(low + 1, self._needed_last)), 1
         if self.fits(high, rate, share=share, aim=aim):
             while high - step > low and self.fits(high - step, rate, share=share, aim=aim):
@@ -180,7 +181,7 @@ class ServiceCapacity:
         return high
 
     def bears(self, replicas: int, *, share: int | None = None, aim: float) -> float:
-        """The highest rate, within a percent, at which so many replicas keep the latency."""
+        """The highest rate, within one percent, at which this number of replicas keeps the latency."""
         shape = self.shape
         if shape is None or replicas <= 0:
             return 0.0
@@ -227,8 +228,7 @@ class ServiceCapacity:
         return high
 
     def alone(self, share: int | None = None) -> float | None:
-        """How long the objective's percentile of requests takes until its answer begins, if none of them waits; None:
-        not known."""
+        """Seconds until the objective's percentile of requests gets the first byte, if none waits; None if unknown."""
         shape = self.shape
         if shape is None:
             return None
@@ -241,7 +241,7 @@ class ServiceCapacity:
         return shape.parts[0][0] * slower
 
     def each(self, share: int | None = None) -> float:
-        """The most requests a second that one replica can answer; 0 if not known."""
+        """The most requests per second that one replica can answer; 0 if unknown."""
         shape = self.shape
         if shape is None:
             return 0.0
@@ -252,7 +252,7 @@ class ServiceCapacity:
         return min(each, speed * self._pace.bears(within=self._goal.tpot, slower=self.speed / speed))
 
     def _late_alone(self, shape: Shape, slower: float, first: float, within: float) -> float:
-        """As `late_alone`; asked for again within one decision, it is not computed again."""
+        """Like `late_alone`, cached within one decision."""
         if shape is not self._late_of:
             self._late_of = shape
             self._late.clear()
@@ -276,8 +276,8 @@ class ServiceCapacity:
         return 1.0 if part >= WHOLE_ANSWER else max(0.01, part)
 
     def _slower(self, each: float, share: int | None) -> tuple[float, bool]:
-        """How many times as long as measured a request takes with `each` requests a second for every replica, and
-        whether that is more than a replica can do."""
+        """The factor on the measured time of a request at `each` requests per second and replica, and True if that
+        exceeds a replica's capacity."""
         given = self._share if share is None or self._share is None else share
         found = self._speeds.get(given)
         if found is None:
@@ -308,7 +308,7 @@ class ServiceCapacity:
         self._share = share
 
     def _learn_elastic(self, answers: int, mean: float) -> None:
-        """Once enough was answered with another share: was it as much faster as the share is larger?"""
+        """Learn the benefit of shares, once enough requests were answered with another share."""
         if self._share_trial is None or self._share is None:
             return
         share, before, count, took = self._share_trial
@@ -323,7 +323,7 @@ class ServiceCapacity:
             self._elastic += (min(ELASTIC_MOST, max(ELASTIC_LEAST, found)) - self._elastic) / 2.0
 
     def _is_fresh(self, load: ServiceLoad, ready: Sequence[ReplicaLoad]) -> bool:
-        """Do many of the latest answers come from replicas that have only just become ready?"""
+        """True if many of the latest answers come from replicas that became ready just now."""
         before, recent = self._answered, self._rules.fresh
         self._answered = {one.rank: one.answered for one in ready}
         young = [one for one in ready if one.ready_at is not None and load.at - one.ready_at < recent]

@@ -1,4 +1,4 @@
-"""How many requests a second a service has to be ready for: what arrives, a trend, a burst, what earlier days had."""
+"""The request rate for which a service must be ready: from arrivals, a trend, bursts and earlier days."""
 
 from collections import deque
 from math import sqrt
@@ -10,17 +10,18 @@ from weft.serving.rules import ScalingRules
 from weft.serving.windows import CountWindows, likelihood_of_change
 
 VARIATION_MOST = 8.0
-VARIATION_KNOWN = 30.0  # samples: as long as there are fewer, arrivals count as Poisson's for the most part
+VARIATION_KNOWN = 30.0  # samples: with fewer, arrivals count mostly as a Poisson process
 FIRST_DEVIATIONS = 2.0  # standard deviations by which the rate of less than a window may be too high
 CHANGED_AT = 6.0  # the logarithm of a likelihood
 TREND_MOST, TREND_NOW_SECONDS = 1.25, 20.0
 CALM_SECONDS = 180.0  # of the mean without bursts
 FALL_DEVIATIONS = 2.0  # standard deviations by which the rate after a fall may be higher
-CLIPPED_AT = 16.0  # times the mean: a jump of the rate is no variation
+CLIPPED_AT = 16.0  # times the mean: a larger change is a jump of the rate, not variation
 
 
 class ServiceDemand:
-    """`rate`: what to be ready for now; `burst`: a burst is part of it; `peak(seconds)`: its highest lately."""
+    """`rate`: the rate to be ready for now; `burst`: True if a burst is part of it; `peak(seconds)`: its recent
+    maximum."""
 
     def __init__(self, rules: ScalingRules, *, day: float = DAY_SECONDS) -> None:
         self._rules = rules
@@ -31,17 +32,17 @@ class ServiceDemand:
         self.measured = 0.0  # of the last minute
         self.calm = 0.0  # of the last minutes, without bursts
         self.foreseen = 0.0
-        self.unsure = 1.0  # how little is known of the rate: 1 at first, 0 after two windows
+        self.unsure = 1.0  # uncertainty of the rate: 1 at first, 0 after two windows
         self.burst = False
         self.variation = 1.0  # the squared coefficient of variation of the times between arrivals
         self.arrived_at: float | None = None  # when a request arrived last
         self._peaks: deque[tuple[float, float]] = deque()  # rates that fall, the newest last
         self._squares, self._counts = 0.0, 0.0
-        self._since_fall: float | None = None  # the window in which less arrived, beyond doubt, than before it
-        self._before: tuple[float, float] | None = None  # how long the last sample lasted, and how many came in it
+        self._since_fall: float | None = None  # the window in which significantly less arrived than before it
+        self._before: tuple[float, float] | None = None  # duration of the last sample, and its number of arrivals
 
     def take(self, load: ServiceLoad, *, start: float) -> None:
-        """`start`: how long a replica takes to become ready."""
+        """`start`: seconds in which a replica becomes ready."""
         rules, windows = self._rules, self.windows
         is_news = windows.take(load)
         count, lasted = windows.last()
@@ -78,8 +79,8 @@ class ServiceDemand:
         return next((rate for then, rate in self._peaks if then >= at - seconds), self.rate)
 
     def bound(self) -> float:
-        """What the measured rate will hardly ever exceed, if arrivals go on as they do: the rate of the last minutes,
-        as far as it did not change in them, with what chance adds to that and to each window."""
+        """A bound that the measured rate will hardly exceed if arrivals continue as now: the rate of the last minutes
+        without change, plus the deviation by chance of that rate and of each window."""
         rules, windows = self._rules, self.windows
         if self._since_fall is not None:
             late, seconds = windows.arrivals(self._since_fall)
@@ -102,7 +103,7 @@ class ServiceDemand:
             self._peaks.popleft()
 
     def _at_least(self) -> float:
-        """The measured rate; in the first window, in which few requests say little, what it surely is."""
+        """The measured rate; in the first window, with few requests, its lower confidence bound."""
         if self._since_fall is not None:
             late, seconds = self.windows.arrivals(self._since_fall)
             return min(self.measured, (late + FALL_DEVIATIONS * sqrt(self.variation * max(late, 1.0))) / seconds)
@@ -112,8 +113,8 @@ class ServiceDemand:
         return self.measured * max(0.0, 1.0 - self.unsure * FIRST_DEVIATIONS * sqrt(self.variation / count))
 
     def _trend(self, start: float) -> float:
-        """Where the rate goes until a replica that starts now is ready, if it grows beyond doubt. A jump is no slope: a
-        quarter more than what arrives right now, at most."""
+        """The expected rate when a replica that starts now is ready, if the rate grows significantly. A jump is no
+        slope, so it is at most a quarter above the present rate."""
         most, bound = 0.0, TREND_MOST * self.windows.rate(TREND_NOW_SECONDS)
         for half in (self._rules.window / 2, self._rules.window, 2 * self._rules.window):
             late, late_seconds, early, early_seconds = self.windows.arrivals_and_before(half, 2 * half)
@@ -128,7 +129,7 @@ class ServiceDemand:
         return most
 
     def _burst(self) -> tuple[float, float]:
-        """The rate of a window that is beyond doubt higher than that before it, and the rate before; 0: there is
+        """The rate of a window that is significantly higher than the one before it, and the rate before; 0 if there is
         none."""
         most, before = 0.0, 0.0
         for window in self._rules.bursts:
@@ -142,8 +143,8 @@ class ServiceDemand:
         return most, before
 
     def _fall(self) -> float | None:
-        """The shortest window in which beyond doubt less arrived than before it, within the usual one; None: there is
-        none."""
+        """The shortest window, within the usual one, in which significantly less arrived than before it; None if there
+        is none."""
         for window in self._rules.falls:
             count, lasted, early, early_seconds = self.windows.arrivals_and_before(window, self._rules.window)
             if lasted < 0.9 * window or early_seconds < window or count * early_seconds >= early * lasted:

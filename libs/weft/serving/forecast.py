@@ -1,6 +1,6 @@
-"""What the next minutes bring, as far as the last days tell: for each part of a day, and of a week, what arrived then.
+"""A forecast of the next minutes from the arrivals in the same part of earlier days and weeks.
 
-A forecast may only add to what arrives now. It is kept in memory: after a restart it is empty until a day has passed.
+A forecast can only add to the present rate. It is kept in memory: after a restart it is empty until a day has passed.
 """
 
 from statistics import median
@@ -8,16 +8,16 @@ from statistics import median
 DAY_SECONDS = 86_400.0
 SLOTS_A_DAY = 144  # of ten minutes
 DAYS_MAX = 14
-DAYS_LEAST = 2  # so that no single odd day is taken for a habit
+DAYS_LEAST = 2  # so that a single odd day has no effect
 
 
 class Forecast:
-    """`day`: how long a day lasts, for days that pass in minutes."""
+    """`day`: length of a day in seconds, for simulations with short days."""
 
     def __init__(self, *, day: float = DAY_SECONDS) -> None:
         self._slot = day / SLOTS_A_DAY
-        self._highest: dict[int, float] = {}  # by number of the slot since the beginning of time: of its rates
-        self._told: tuple[int, int, float] | None = None  # the answer for such slots, until a rate changes
+        self._highest: dict[int, float] = {}  # by number of the slot since time 0: its rates
+        self._told: tuple[int, int, float] | None = None  # cached answers by slot, until a rate changes
 
     def take(self, rate: float, *, at: float) -> None:
         """`rate`: of the last minute."""
@@ -30,8 +30,8 @@ class Forecast:
             self._highest = {each: value for each, value in self._highest.items() if each > oldest}
 
     def highest(self, *, at: float, seconds: float) -> float:
-        """The rate that the next `seconds` bring as likely as not: of the slots that they touch the highest. Of the
-        same day of the week if two of those are known, else of any day."""
+        """The median rate of the next `seconds`: the highest of the slots that they touch, from the same day of the
+        week if two of those are known, else from any day."""
         first, last = int(at / self._slot), int((at + max(0.0, seconds)) / self._slot)
         if self._told is None or self._told[:2] != (first, last):
             slots = range(first, min(last, first + SLOTS_A_DAY) + 1)

@@ -1,17 +1,17 @@
-"""Which waiting requests cannot be answered within the objective any more: they give way to those that still can.
+"""Finds waiting requests that can no longer meet the objective, so that they are served after those that can.
 
 In a burst a queue in order of arrival makes every request late, those that come after it too. If requests that are late
-in any case are served last, the replicas that are there answer as many in time as they ever can.
+in any case are served last, the replicas answer as many in time as possible.
 """
 
 from math import inf
 
-PART = 0.05  # of a new time in the mean
+PART = 0.05  # weight of a new time in the average
 DEVIATIONS = 3.0  # mean absolute ones above the mean: nearly all requests are answered sooner
 
 
 class AnswerTimes:
-    """How long requests take at a replica until their answer begins, as far as the latest of them tell."""
+    """Times from a request's arrival at a replica to the first byte of its answer, from the latest requests."""
 
     __slots__ = ("mean", "spread")
 
@@ -28,8 +28,8 @@ class AnswerTimes:
         self.spread += PART * (abs(off) - self.spread)
 
     def patience(self, latency: float) -> float:
-        """Seconds that a request can wait and still be answered within `latency`. Infinite, so that all are served in
-        order of arrival, while nothing is known, and where even a request that does not wait is late."""
+        """Seconds that a request can wait and still be answered within `latency`. Infinite while times are unknown, or
+        if even a request without a wait is late; then all are served in order of arrival."""
         if self.mean is None or self.mean >= latency:
             return inf
         left = latency - self.mean

@@ -1,4 +1,4 @@
-"""What an autoscaler is told of a service, and what it answers."""
+"""Input and output of an autoscaler."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -13,8 +13,8 @@ class Goal(Struct, frozen=True, kw_only=True):
     of `percentile` percent of the requests; `tpot`: seconds for each token of a stream after the first, of as many, in
     which case `latency` is to the first; `rate` per second. None: it has no objective.
 
-    `share`: thousandths of a GPU that each replica asks for; `share_most`: what it may have. None: it has whole GPUs,
-    or none.
+    `share`: thousandths of a GPU that each replica asks for; `share_most`: its maximum. None: the replica has whole
+    GPUs, or none.
     """
 
     least: int
@@ -66,21 +66,21 @@ class RequestCounts(Struct, frozen=True, kw_only=True):
 
 
 class ServiceLoad(RequestCounts, frozen=True, kw_only=True):
-    """A service now. `silent`: no router reported lately, so that nothing is known of its requests."""
+    """The present state of a service. `silent`: no router reported recently, so its requests are unknown."""
 
     at: float
     replicas: tuple[ReplicaLoad, ...]
     wanted: int  # replicas that it should have now
     in_flight: int = 0
-    room: int | None = None  # how many more replicas would fit now, loans included; None: not known
+    room: int | None = None  # number of further replicas that would fit now, loans included; None: unknown
     silent: bool = False
     fails: str = ""  # why replicas of it do not start now; empty: they do
 
 
 class Sized(Struct, frozen=True, kw_only=True):
-    """What the service should have: `replicas`, and for each replica `share` thousandths of a GPU (None: as it is).
+    """The target size of a service: `replicas`, and the `share` of each in thousandths of a GPU (None: unchanged).
 
-    `cause`: why, with numbers. `unattainable`: why its objective cannot be kept, with numbers; empty: it can.
+    `cause`: the reason, with numbers. `unattainable`: why its objective cannot be kept, with numbers; empty if it can.
     """
 
     replicas: int
@@ -90,8 +90,8 @@ class Sized(Struct, frozen=True, kw_only=True):
 
 
 class Autoscaler(Protocol):
-    """One service's rule. It keeps what it needs to know of the past; no clock, no randomness."""
+    """The scaling rule of one service. It keeps its own history; no clock, no randomness."""
 
     def decide(self, load: ServiceLoad) -> Sized:
-        """Called every 1 to 5 s, and at once when a request waits and no replica is there."""
+        """Called every 1 to 5 s, and at once when a request waits without a replica."""
         ...

@@ -26,8 +26,8 @@ OURS: Mapping[str, ScalingRules] = {"weft": ScalingRules(), "weft-quick": QUICK}
 
 
 def autoscaler(name: str, goal: Goal, *, at: float, start: float | None = None, day: float = DAY_SECONDS) -> Autoscaler:
-    """The rule of that name for one service from now on, seconds on any one clock. `start`: how long its replicas take
-    to start, as far as is known; `day`: seconds after which load repeats. Raises ValueError: no rule of that name."""
+    """A new rule of that name for one service; times are seconds on one clock. `start`: known start time of its
+    replicas; `day`: seconds after which load repeats. Raises ValueError for an unknown name."""
     if name not in OURS:
         raise ValueError(f"there is no autoscaler {name}, there are {', '.join(OURS)}")
     return PredictiveAutoscaler(goal, at=at, rules=OURS[name], start=start, day=day)

@@ -1,7 +1,7 @@
-"""How long requests wait for a replica, and take there: a queue with several servers, by Allen and Cunneen's formula.
+"""Waiting and response times of requests: a queue with several servers, by Allen and Cunneen's formula.
 
-A replica that takes `concurrency` requests at once counts as so many servers. The part of the requests that wait is
-Sakasegawa's approximation of Erlang's C, which takes no loop over the servers. Seconds; rates per second.
+A replica with `concurrency` concurrent requests counts as that number of servers. The fraction of waiting requests is
+Sakasegawa's approximation of Erlang's C, which needs no loop over the servers. Times are in seconds, rates per second.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class Shape(Struct, frozen=True):
 
 
 class CountsBefore:
-    """Totals by bucket, as they were told last."""
+    """Totals by bucket of the last report."""
 
     def __init__(self) -> None:
         self._last: Mapping[int, int] = {}
@@ -44,7 +44,7 @@ class CountsBefore:
         return {bucket: new for bucket, count in totals.items() if (new := count - before(bucket, 0)) > 0}
 
     def seconds(self, totals: Mapping[int, int]) -> float:
-        """All times together of what is new, as `seconds_of` of the news."""
+        """The sum of the new times, `seconds_of` the news."""
         last, self._last = self._last, totals
         if totals == last:
             return 0.0
@@ -57,10 +57,10 @@ class ServiceTimes:
 
     def __init__(self) -> None:
         self._weights = [0.0] * BUCKETS_MAX
-        self._first, self._end = BUCKETS_MAX, 0  # of the buckets that have any
-        self._unit, self._since = 1.0, 0.0  # the weight of a time now; since when it is that
+        self._first, self._end = BUCKETS_MAX, 0  # the non-empty buckets
+        self._unit, self._since = 1.0, 0.0  # the weight of a time now, and the time since which it applies
         self._shape: Shape | None = None
-        self.count = 0.0  # of all that were counted
+        self.count = 0.0  # all counted times
 
     def add(self, counts: Mapping[int, int], *, at: float) -> None:
         if not counts:
@@ -104,13 +104,13 @@ def seconds_of(counts: Mapping[int, int]) -> float:
 
 
 def waiting_part(servers: float, load: float) -> float:
-    """The part of the requests that wait at all. `load`: how many servers they keep busy."""
+    """The fraction of the requests that wait. `load`: number of servers that they keep busy."""
     busy = load / servers
     return 1.0 if busy >= 1.0 else busy ** (sqrt(2.0 * (servers + 1.0)) - 1.0)
 
 
 def mean_wait(servers: float, load: float, service: float, variation: float) -> float:
-    """How long the requests that wait do so in the mean, in the unit of `service`.
+    """Mean wait of the waiting requests, in the unit of `service`.
 
     `variation`: the mean of the squared coefficients of variation of the times between arrivals
     and of the service times."""
@@ -119,8 +119,8 @@ def mean_wait(servers: float, load: float, service: float, variation: float) -> 
 
 
 def late_alone(shape: Shape, *, slower: float, first: float, within: float) -> float:
-    """The part of the requests that take longer than `within` though none of them waits. `slower`: how much longer all
-    of them take than in `shape`; `first`: the part of its time after which a request's answer begins."""
+    """The fraction of the requests that take longer than `within` even without a wait. `slower`: factor on all times in
+    `shape`; `first`: the fraction of a request's time after which its answer begins."""
     limit = within / (slower * first) if slower * first > 0.0 else inf
     late = 0.0
     for low, high, part in reversed(shape.parts):
@@ -163,8 +163,8 @@ def waiting_makes_at_most(
     within: float,
     arrivals: float,
 ) -> bool:
-    """Is `late_by_waiting` at most that? As it is computed there, but no further than the answer needs: the longest
-    requests come first, and those that are left are at most as likely to be late as the last that was looked at."""
+    """True if `late_by_waiting` is at most that. The computation stops as soon as the answer is certain: the longest
+    requests come first, and the remaining ones are at most as likely to be late as the last one."""
     service = shape.mean * slower
     load = rate * service
     if servers <= 0.0 or load >= servers:

@@ -1,8 +1,7 @@
-"""True if a replica that works on several requests at once takes longer for each, learnt from how it goes at different
-rates.
+"""Learns from different rates how much longer a replica takes for each of several concurrent requests.
 
 A replica that shares its GPU among its requests answers each in 1 / (a - b r) seconds at r requests a second: 1/a with
-one request alone, and a/b a second is the most that it can do. The line through (r, 1 / seconds) gives both.
+one request alone, and a/b per second is its capacity. The line through (r, 1 / seconds) gives both.
 """
 
 from math import inf, sqrt
@@ -12,7 +11,7 @@ BLOCK_ANSWERS = 20
 BLOCKS_LEAST = 6
 FORGET = 0.995  # of the weight of all blocks before, with each block
 SURE = 3.0  # standard errors
-SPREAD_LEAST = 0.1  # of the rates, as a part of their mean: of one rate nothing is learnt
+SPREAD_LEAST = 0.1  # minimum spread of the rates, relative to their mean: a single rate teaches nothing
 FULL = 0.05  # relative error of 1/a above which the estimate is discarded
 
 
@@ -29,8 +28,8 @@ class Slowdown:
         return self._line is not None
 
     def take(self, answers: int, mean: float, replicas: float, *, at: float) -> None:
-        """`mean`: seconds of these answers; `replicas`: how many were ready, as typical GPUs with all that is asked
-        for."""
+        """`mean`: seconds of these answers; `replicas`: number of ready replicas, in typical GPUs with the full
+        request."""
         if self._began is None or at - self._at > BLOCK_SECONDS or replicas <= 0.0:
             self._began, self._answers, self._busy, self._replica_seconds = at, 0, 0.0, 0.0
             self._at = at
@@ -46,7 +45,7 @@ class Slowdown:
         self._began, self._answers, self._busy, self._replica_seconds = at, 0, 0.0, 0.0
 
     def times(self, rate: float) -> float:
-        """How many times as long as alone a request takes at so many a second for each replica."""
+        """The factor on the time of a lone request at this rate per replica."""
         if self._line is None:
             return 1.0
         alone, slope = self._line
@@ -64,7 +63,7 @@ class Slowdown:
         return max(0.0, (alone - 1.0 / mean) / slope)
 
     def full(self, rate: float) -> bool:
-        """Is that more than a replica can do?"""
+        """True if the rate exceeds the capacity of a replica."""
         return self._line is not None and self._line[0] - self._line[1] * rate <= FULL * self._line[0]
 
     def _add(self, x: float, y: float, weight: float) -> None:

@@ -1,4 +1,4 @@
-"""How long a replica takes from its start until it is ready: measured, for each service."""
+"""Measured times from a replica's start until it is ready, for each service."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -9,11 +9,11 @@ from weft.serving.loads import ReplicaLoad
 SECONDS_AT_FIRST = 30.0  # until one was measured
 SECONDS_MAX = 3600.0
 STARTS_MAX = 64  # the latest
-LATE = 1.5  # a replica that takes so many times as long as most counts as one that does not come
+LATE = 1.5  # a replica that takes this many times as long as most counts as failed
 
 
 class StartTimes:
-    """`expected`: seconds, of other services of the workload; used until a start was measured here."""
+    """`expected`: seconds measured for other services of the workload, used until a start is measured here."""
 
     def __init__(self, expected: float | None = None) -> None:
         self._expected = SECONDS_AT_FIRST if expected is None else expected

@@ -1,4 +1,4 @@
-"""What a service's totals say about the last seconds: counts and rates over windows, and whether a rate has changed."""
+"""Counts and rates over recent windows, from a service's totals, and tests for changes of a rate."""
 
 from bisect import bisect_right
 from math import log
@@ -6,24 +6,24 @@ from math import log
 from weft.serving.loads import ServiceLoad
 
 KEPT_SECONDS = 900.0
-PRUNE_AT = 2048  # samples, of which the older half goes
+PRUNE_AT = 2048  # samples; beyond that the older half is dropped
 SAME_SECONDS = 0.05  # samples that are closer than this are one
 
 
 class CountWindows:
-    """The totals of one service, sample by sample. Asked for a window that is longer than what is known, it answers for
-    what is known."""
+    """The totals of one service, sample by sample. For a window longer than the known time it answers for the known
+    time."""
 
     def __init__(self) -> None:
         self._at: list[float] = []
         self._arrived: list[int] = []
         self._bad: list[int] = []
         self._failed: list[int] = []
-        self._places: dict[float, int] = {}  # of the sample so many seconds ago, as far as it was asked for
+        self._places: dict[float, int] = {}  # index of the sample this many seconds ago, cached
 
     def take(self, load: ServiceLoad) -> bool:
-        """Totals that fall, or a clock that goes back, count as no news. False: no time has passed since the last
-        sample, which has these totals now."""
+        """Add a sample. Falling totals, or a clock that goes back, do not count. Return False if no time has passed
+        since the last sample, which then gets these totals."""
         arrived, bad, failed = load.arrived, load.late + load.refused, load.failed
         self._places.clear()
         if self._at:
@@ -47,7 +47,7 @@ class CountWindows:
         return self._at[-1] - self._at[0] if self._at else 0.0
 
     def arrivals(self, seconds: float) -> tuple[int, float]:
-        """How many arrived in the last `seconds`, and how many seconds that really were."""
+        """The number of arrivals in the last `seconds`, and the real length of that time."""
         times = self._at
         if not times:
             return 0, 0.0
@@ -55,7 +55,7 @@ class CountWindows:
         return self._arrived[-1] - self._arrived[first], times[-1] - times[first]
 
     def arrivals_and_before(self, seconds: float, since: float) -> tuple[int, float, int, float]:
-        """As `arrivals`, followed by the same of the time before: from `since` seconds ago until `seconds` ago."""
+        """Like `arrivals`, followed by the same for the time from `since` seconds ago until `seconds` ago."""
         times, arrived = self._at, self._arrived
         if not times:
             return 0, 0.0, 0, 0.0
@@ -64,25 +64,25 @@ class CountWindows:
         return late, times[-1] - times[middle], early, times[middle] - times[first]
 
     def last(self) -> tuple[int, float]:
-        """How many arrived between the last two samples, and how many seconds were between them."""
+        """The number of arrivals between the last two samples, and the seconds between these."""
         if len(self._at) < 2:
             return 0, 0.0
         return self._arrived[-1] - self._arrived[-2], self._at[-1] - self._at[-2]
 
     def rate(self, seconds: float) -> float:
-        """Per second, lately. 0 while nothing is known."""
+        """The recent rate per second; 0 while unknown."""
         count, lasted = self.arrivals(seconds)
         return count / lasted if lasted > 0.0 else 0.0
 
     def bad(self, seconds: float) -> int:
-        """How many were late or refused."""
+        """The number of late or refused requests."""
         return self._growth(self._bad, seconds)
 
     def failed(self, seconds: float) -> int:
         return self._growth(self._failed, seconds)
 
     def _growth(self, totals: list[int], seconds: float) -> int:
-        """By how much one of the totals grew in the last `seconds`."""
+        """The growth of one of the totals in the last `seconds`."""
         return totals[-1] - totals[self._place(seconds)] if totals else 0
 
     def _place(self, ago: float) -> int:
@@ -95,8 +95,8 @@ class CountWindows:
 
 
 def likelihood_of_change(count: int, seconds: float, before: int, before_seconds: float) -> float:
-    """How much likelier it is that the two counts come from two rates than from one: the logarithm of the ratio of the
-    likelihoods, of Poisson counts. At one constant rate it exceeds x about once in e^x windows."""
+    """Log-likelihood ratio of two Poisson rates against one rate for the two counts. At one constant rate it exceeds x
+    about once in e^x windows."""
     total = count + before
     if total == 0 or seconds <= 0.0 or before_seconds <= 0.0:
         return 0.0

@@ -1,4 +1,4 @@
-"""One address for every service: holds requests in the order of their arrival, and gives each to a replica.
+"""One address for every service: queues requests in order of arrival, and sends each to a replica.
 
 Caddy carries the bytes, by one static configuration. For each request it asks the admission process of this service,
 which answers with a replica, now or once one is free, or refuses. Any number of routers share the services. The relay

@@ -13,7 +13,7 @@ from weftd.router.thinking.models import problem_of
 from weftd.router.thinking.routes import Elsewhere, Refused
 
 FRONT_STEP = "front"
-PREFLIGHT_SECONDS = 600  # for which a browser asks no more
+PREFLIGHT_SECONDS = 600  # seconds for which a browser caches the preflight
 SAID = {
     b"x-weft-uri": "uri",
     b"x-weft-method": "method",
@@ -90,7 +90,7 @@ def admitted(
     shown_to: str,
     by: str,
 ) -> bytes:
-    shown = quote(prefix, safe="/%:@+,;=~!*()'")  # no `$`, which would stand for a part of what it replaces
+    shown = quote(prefix, safe="/%:@+,;=~!*()'")  # no `$`, which would refer to a part of the match
     auth = "1" if drops_authorization else ""
     return (
         f"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Weft-To: {to}\r\n"
@@ -101,7 +101,8 @@ def admitted(
 
 
 def refused(refusal: Refused, accept: str, shown_to: str = "") -> bytes:
-    """A sentence for a browser, else a problem as the gateway's. `shown_to`: the origin whose pages may read it."""
+    """A refusal: a sentence for a browser, else a problem document like the gateway's. `shown_to`: the origin whose
+    pages may read it."""
     if "text/html" in accept:
         kind, body = "text/plain; charset=utf-8", f"{refusal.sentence}\n".encode()
     else:
@@ -127,7 +128,7 @@ def refused_front(refusal: Refused) -> bytes:
 
 
 def found(body: bytes) -> bytes:
-    """An answer of the router itself: Caddy goes on only with one that names where to."""
+    """An answer of the router itself. Caddy continues only with an answer that names an address."""
     return _answer(200, {"Content-Type": "application/json", "Cache-Control": "no-store"}, body)
 
 
@@ -137,7 +138,7 @@ def to_front(tenant: str) -> bytes:
 
 
 def preflight(shown_to: str) -> bytes:
-    """A page of that origin may send any request, but none with a cookie. `*` does not stand for Authorization."""
+    """Allow pages of that origin any request without a cookie. `*` does not stand for Authorization."""
     more = {
         "Access-Control-Allow-Origin": shown_to,
         "Access-Control-Allow-Methods": "*",
@@ -149,7 +150,7 @@ def preflight(shown_to: str) -> bytes:
 
 
 def moved(to: Elsewhere, *, secure: bool, keeps: bool = False) -> bytes:
-    """`secure`: TLS is on; `keeps`: the browser is to keep the token as a cookie."""
+    """A redirect. `secure`: TLS is on; `keeps`: the browser stores the token as a cookie."""
     more = {"Location": to.location, "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
     if to.token and keeps:
         path = "/" if secure or to.route.by_host else f"/s/{to.route.job}/"

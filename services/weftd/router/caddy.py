@@ -1,9 +1,9 @@
 """Caddy's one static configuration. It names no service and no replica: admission says for each request where it goes.
 
-A request passes three stages. *Clean*: headers that only the admission process may set are taken away. *Ask*: the
-admission process is asked, by a GET without the body; its answer 200 lets the request go on, any other is the client's.
-*Pass*: the request goes to the address that the admission process named. Where that fails before the answer began, the
-admission process is asked again, with the request id that failed, and says whether to try once more.
+A request passes three stages. *Clean*: headers that only the admission process may set are removed. *Ask*: the
+admission process is asked, by a GET without the body; with its answer 200 the request proceeds; the client gets any
+other answer. *Pass*: the request goes to the address that the admission process named. If that fails before the answer
+began, the admission process is asked again, with the id of the failed request, and decides about another try.
 """
 
 from bisect import bisect_left
@@ -20,7 +20,7 @@ from weftd.router.thinking.routes import CLIENT_KEY
 
 Json = dict[str, Any]
 
-TRIES = 32  # at replicas, for one request; the admission process says for each whether there is another
+TRIES = 32  # tries of one request at replicas; the admission process decides about each further try
 SILENCE_SECONDS = (0.5, 1, 2, 3, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 450, 600, 900, 1800, 3600)
 """How long a replica may take until its answer begins. Each step is a handler of its own, since the configuration is
 static; the admission process names the step."""
@@ -31,10 +31,10 @@ HTTP, ONCE, H2C = "http", "once", "h2c"
 not run twice has a connection of its own: of one that is kept and breaks, nobody knows whether its replica had ended
 before."""
 
-ADMISSION_SECONDS = "15s"  # for which a request waits for an admission process that is being started again
+ADMISSION_SECONDS = "15s"  # wait of a request for a restarting admission process
 DIAL_SECONDS = "2s"
 IDLE_SECONDS = "1s"  # shorter than servers keep an idle connection: none is used in the moment in which it is closed
-FLUSHED = "2ms"  # after which what came of an answer goes on; a short answer goes in one piece, and not its head alone
+FLUSHED = "2ms"  # delay of sending, so that a short answer goes in one piece with its head
 HEADER_BYTES_MAX = 64 << 10
 NO_PROXY: Json = {"network_proxy": {"from": "none"}, "compression": False}
 LET_IN_BY = "X-Weft-Auth"  # to a replica: `token` (in a header or the query), `cookie` or `public`
@@ -58,7 +58,7 @@ VISIT_TOLD: Json = {  # early: where a client or a replica breaks off, Caddy run
     "value": "{http.vars.weft_request_id}",
     "early": True,
 }
-SHOWN: Json = {  # to pages of the origin that the admission process names, whatever the replica says of it
+SHOWN: Json = {  # for pages of the origin that the admission process names, whatever the replica sets
     "handler": "headers",
     "response": {
         "deferred": True,
@@ -117,7 +117,8 @@ class Proxy(Struct, frozen=True, kw_only=True):
 
 
 def step_of(route: str, seconds: float) -> str:
-    """The name of the handler that waits at least so long for an answer to begin; the longest wait is the last step."""
+    """The name of the handler that waits at least this long for an answer to begin; the longest wait is the last
+    step."""
     index = min(bisect_left(SILENCE_SECONDS, seconds), len(SILENCE_SECONDS) - 1)
     return f"{route}-{SILENCE_SECONDS[index]:g}"
 
@@ -160,7 +161,7 @@ def _server(proxy: Proxy) -> Json:
 
 
 def _inside(proxy: Proxy) -> Json:
-    """For the front for models: what it says of a request is believed, and goes no further than to admission."""
+    """The route for the front for models: its headers about a request are trusted, and go only to admission."""
     server = _server(structs.replace(proxy, listen=proxy.listen_inside, tls_cert_file=""))
     server["routes"] = [{"handle": [*_told(), _tried(TRIES)]}]
     return server
@@ -191,8 +192,8 @@ def _logging(proxy: Proxy) -> Json:
 
 
 def _told() -> list[Json]:
-    """What the end of a request tells beside its status and duration. What breaks off in the midst of its answer tells
-    nothing of this."""
+    """Values that the end of a request reports besides its status and duration. A request that breaks off during its
+    answer reports none of them."""
     told = {
         "first_ms": "{http.reverse_proxy.upstream.latency_ms}",
         "took_ms": "{http.reverse_proxy.upstream.duration_ms}",
@@ -205,7 +206,7 @@ def _clean() -> list[Json]:
 
 
 def _tried(tries: int, *, ask: str = "ask") -> Json:
-    """Ask, pass; and where that fails, the same again, so often that the last answer is a refusal by admission."""
+    """Ask and pass; if that fails, repeat both, often enough that the last answer is a refusal by admission."""
     tried: Json = {"handler": "subroute", "routes": [_invoke(ask)]}
     if tries:
         tried["routes"].append(_invoke("pass"))
@@ -316,8 +317,8 @@ def _pass() -> list[Json]:
 
 
 def _steps(silences: Iterable[float]) -> list[Json]:
-    """A route for each way and silence. Caddy prepares all routes of one list for each request that comes by: those
-    that are seldom needed are in a list of their own."""
+    """A route for each path and timeout. Caddy prepares all routes of one list for each request, so rarely needed
+    routes are in their own list."""
     return [
         {"match": [{"vars": {"weft_step": [step_of(route, seconds)]}}], "handle": [_proxy(route, seconds)]}
         for seconds in sorted(silences)

@@ -1,4 +1,4 @@
-"""A program that is kept running: started again when it ends, and ended by the kernel when this process ends."""
+"""A supervised program: restarted when it ends, and ended by the kernel when this process ends."""
 
 import asyncio
 import contextlib
@@ -18,11 +18,11 @@ AGAIN_SECONDS_MAX = 5.0
 
 
 class SettingsRefusedError(Exception):
-    """The program says that its settings are wrong: another start would change nothing."""
+    """The program reports wrong settings, so another start would change nothing."""
 
 
 class Child:
-    """`handed`: descriptors that it is given, under the numbers that they have here."""
+    """`handed`: inherited descriptors, with the same numbers as here."""
 
     def __init__(self, name: str, command: Sequence[str], *, environ: Mapping[str, str], handed: Sequence[int]) -> None:
         self.name = name
@@ -33,7 +33,7 @@ class Child:
         self._ending = asyncio.Event()
 
     async def keep(self) -> None:
-        """Run it until `end`. Raises SettingsRefusedError, OSError if the program cannot be started at all."""
+        """Run the program until `end`. Raises SettingsRefusedError, or OSError if the program cannot be started."""
         failures, now = 0, asyncio.get_running_loop().time
         while not self._ending.is_set():
             began = now()
@@ -78,7 +78,7 @@ class Child:
 
 
 def _ended_with(parent: int) -> Callable[[], None]:
-    """Have the kernel kill this program when the process `parent` ends, also if that was before it could ask."""
+    """Ask the kernel to kill this program when the process `parent` ends, even if that has already happened."""
     prctl = ctypes.CDLL(None).prctl
 
     def ask() -> None:

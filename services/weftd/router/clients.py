@@ -1,7 +1,7 @@
-"""Clients that have left while their requests wait with a body that nobody reads yet.
+"""Finds clients that left while their requests wait with an unread body.
 
-An HTTP/1.1 server learns that its client has left by reading from the connection, and reads no further than the body
-that waits. So we look at the state of the connection in the kernel, as Linux tells it.
+An HTTP/1.1 server notices that its client has left only by reading, and it does not read past the waiting body. So this
+module reads the state of the connection from the Linux kernel.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ ESTABLISHED = "01"
 
 
 def left(peers: Iterable[Peer], *, tables: Iterable[Path] = TABLES) -> set[Peer]:
-    """Those whose connection is closed, from there or from here. None if the kernel tells of no connection at all."""
+    """The clients whose connection is closed by either side. None if the kernel lists no connection at all."""
     wanted = {(ip_address(host.partition("%")[0]), port): (host, port) for host, port in peers}
     open_ones: set[Peer] = set()
     told = False

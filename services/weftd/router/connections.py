@@ -1,9 +1,9 @@
-"""The sockets of admission: a connection of Caddy's questions, and the log by which ends of requests are heard."""
+"""The sockets of admission: a connection for Caddy's questions, and the log that reports ends of requests."""
 
 import asyncio
 from typing import Protocol, cast
 
-HEAD_BYTES_MAX = 1 << 20  # Caddy lets no larger one through
+HEAD_BYTES_MAX = 1 << 20  # Caddy refuses larger ones
 
 
 class Asked(Protocol):

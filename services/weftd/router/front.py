@@ -35,7 +35,7 @@ from weftd.router.thinking.usage import AnswerReader
 logger = logging.getLogger(__name__)
 
 PIECE_BYTES = 64 << 10
-HEAD_BYTES_MAX = 256 << 10  # Caddy lets no larger one through
+HEAD_BYTES_MAX = 256 << 10  # Caddy refuses larger ones
 LINGER_SECONDS = 5.0  # for the rest of a request that was refused
 DROPPED = frozenset(
     {b"connection", b"expect", b"accept-encoding", b"x-weft-tenant"}
@@ -74,7 +74,7 @@ class Kept:
 
 
 class Front:
-    """`inside`: the socket of Caddy for requests whose model is known; `told`: the port of the admission process."""
+    """`inside`: Caddy's socket for requests with a known model; `told`: port of the admission process."""
 
     def __init__(self, settings: RouterSettings, *, inside: Path, told: int) -> None:
         self._most, self._all_most = settings.model_body_bytes_max, settings.model_bodies_bytes_max
@@ -100,7 +100,7 @@ class Front:
             finally:
                 kept.free()
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
-            pass  # a side has left; or what came is no HTTP, which Caddy does not send
+            pass  # one side has left; or the bytes are no HTTP, which Caddy never sends
         finally:
             to_caddy.close()
 
@@ -165,7 +165,7 @@ class Front:
         self._socket.close()
 
     def _tell(self, **fields: object) -> None:
-        with suppress(OSError):  # a count that is lost harms nobody
+        with suppress(OSError):  # a lost count does no harm
             self._socket.sendto(msgspec.json.encode(fields), self._told)
 
 
@@ -215,7 +215,7 @@ async def _answered(inside: socket.socket, writer: asyncio.StreamWriter, reader:
 
 
 async def _refuse(refusal: Refused, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer, and read what still comes: a side that writes would not read the answer if the connection broke."""
+    """Answer, and read the remaining bytes: a writing client could not read the answer if the connection broke."""
     writer.write(refused_front(refusal))
     await writer.drain()
     with suppress(TimeoutError):

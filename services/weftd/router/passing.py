@@ -1,4 +1,4 @@
-"""How many requests Caddy passes on now, by its own count."""
+"""Reads the number of requests that Caddy passes on now."""
 
 import asyncio
 from pathlib import Path
@@ -27,7 +27,7 @@ class Passing:
         self._admin = admin
 
     async def count(self) -> int | None:
-        """None: it did not answer in time. Raises CaddyAwayError."""
+        """The number of requests; None if Caddy did not answer in time. Raises CaddyAwayError."""
         try:
             async with asyncio.timeout(SECONDS_MAX):
                 reader, writer = await asyncio.open_unix_connection(str(self._admin))

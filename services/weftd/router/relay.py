@@ -1,9 +1,9 @@
-"""The relay, which the router keeps running: `python -m weftd.router.relay`. It carries requests that must end with
-the token or the session by which they were let in.
+"""The relay, which the router keeps running: `python -m weftd.router.relay`.
 
-Caddy ends no single request that it passes on. So the admission process has such a request go to its replica through a
-socket of its own, which it hands to the relay with the hash of the token. The relay looks every token up again every
-two seconds, and cuts the connections of those that are no longer in force. While the store is away, all go on.
+It carries requests that must end with the token or the session that admitted them. Caddy cannot end a single request.
+So the admission process sends such a request to its replica through its own socket, which it hands to the relay with
+the hash of the token. The relay looks up every token every two seconds, and cuts the connections of invalid ones. While
+the store is away, all continue.
 """
 
 import argparse
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 CHECK_SECONDS = 2.0
 CONNECTIONS_MAX = 4096
-ACCEPT_SECONDS = 15.0  # within which Caddy has to connect to the socket of its request
+ACCEPT_SECONDS = 15.0  # time in which Caddy must connect to the socket of its request
 DIAL_SECONDS = 2.0
 LINGER_SECONDS = 5.0  # for the rest of an answer whose client has sent its last byte
 PIECE_BYTES = 64 << 10
@@ -44,7 +44,7 @@ PASSAGE_BYTES_MAX = 4096
 
 
 class Passage(Struct, frozen=True, kw_only=True):
-    """One request: the replica it goes to, the path of its own socket, and what must stay in force meanwhile."""
+    """One request: its replica, the path of its socket, and the token that must stay valid."""
 
     to: str
     path: str
@@ -63,7 +63,7 @@ class Relay:
         self._open: dict[asyncio.Task[None], Passage] = {}
 
     def take(self, channel: socket.socket) -> None:
-        """Read what the admission process hands over: a message with a listening socket each."""
+        """Receive requests from the admission process: a message with a listening socket each."""
         while True:
             try:
                 message, handed, _, _ = socket.recv_fds(channel, PASSAGE_BYTES_MAX, 1)
@@ -107,7 +107,7 @@ class Relay:
 
 
 async def _carried(listening: socket.socket, passage: Passage) -> None:
-    """Carry one request until one side ends it. Cancelled, it cuts both."""
+    """Carry one request until one side ends it. Cancelling this cuts both sides."""
     loop = asyncio.get_running_loop()
     listening.setblocking(False)
     try:

@@ -25,10 +25,10 @@ from weftd.router.tokens import TokenCache
 
 logger = logging.getLogger(__name__)
 
-READ_SECONDS = 5.0  # between two looks at the store, if no event came
-READ_REST = 4.0  # times as long as a look took: jobs that serve nothing are submitted all the time
-OPENS = frozenset({JobEvent.WAITING, JobEvent.PLACED, JobEvent.REQUEUED})  # of a job that was submitted, one comes
-MOVES = frozenset(  # with which replicas of a known service come or go, or more of them are wanted
+READ_SECONDS = 5.0  # between two reads of the store without an event
+READ_REST = 4.0  # pause as a multiple of the last read: other jobs are submitted all the time
+OPENS = frozenset({JobEvent.WAITING, JobEvent.PLACED, JobEvent.REQUEUED})  # events of submitted jobs
+MOVES = frozenset(  # events by which replicas of a known service come or go, or more are wanted
     {
         JobEvent.RESTARTED,
         JobEvent.RESIZED,
@@ -45,7 +45,7 @@ TICK_SECONDS = 0.1
 SETTLE_SECONDS = 1.0
 LEFT_SECONDS = 0.5
 PART_BYTES = 400_000  # of one message, about
-ENDPOINTS_SECONDS_MAX = 1.2  # each node tells its endpoints once a second
+ENDPOINTS_SECONDS_MAX = 1.2  # each node reports its endpoints once a second
 ENDPOINTS_APART_SECONDS = 0.05  # between two messages of one node, whatever it sends
 
 
@@ -64,8 +64,8 @@ async def run(
     now: Callable[[], float],
     clock: Callable[[], float],
 ) -> None:
-    """Serve until `stop`. `asks`: where Caddy's questions come in, `ends`: where its log does; both listen already, so
-    that nothing is lost while this process is started again."""
+    """Serve until `stop`. `asks`: socket for Caddy's questions, `ends`: socket for its log. Both listen already, so
+    nothing is lost while this process restarts."""
     shell = Shell(
         settings,
         bus=bus,
@@ -81,7 +81,7 @@ async def run(
     loop = asyncio.get_running_loop()
 
     async def take_requests() -> None:
-        """Once the services are known: what came before waits in the sockets."""
+        """Accept requests once the services are known; earlier ones wait in the sockets."""
         await shell.known.wait()
         await loop.create_datagram_endpoint(lambda: EndListener(shell.admission), sock=ends)
         await loop.create_unix_server(lambda: AdmissionConnection(shell.admission), sock=asks)
@@ -142,7 +142,7 @@ class Shell:
         self._jobs: dict[str, OpenService] = {}
         self._hosts: dict[str, str] = {}  # the address of each node
         self._placed: dict[str, set[str]] = {}  # the services that have replicas on each node
-        self._had: dict[str, set[str]] = {}  # the same at the look before
+        self._had: dict[str, set[str]] = {}  # the same at the last read
         self._endpoints = Endpoints()
         self._seq = 0
         self._began = clock()
@@ -162,7 +162,7 @@ class Shell:
         )
 
     def _wants_replica(self) -> None:
-        if self._clock() - self._began > ENDPOINTS_SECONDS_MAX:  # before that its node may not have been heard
+        if self._clock() - self._began > ENDPOINTS_SECONDS_MAX:  # before that its node may not have reported
             self.tell_now.set()
 
     async def read(self) -> None:
@@ -188,7 +188,7 @@ class Shell:
         changed = self._endpoints.hear(seen, self._clock(), placed=placed) & placed
         self._know(changed)
         if changed and any(endpoint.draining for endpoint in seen.endpoints):
-            self.tell_now.set()  # its node waits to hear that it gets nothing more
+            self.tell_now.set()  # its node waits for the message that it gets nothing more
 
     async def hear_event(self, event: EventTold) -> None:
         if event.topic == "nodes" or event.event in OPENS or event.subject_id in self._jobs:
@@ -219,7 +219,7 @@ class Shell:
             )
 
     async def look_for_clients(self) -> None:
-        """Drop what waits for a client that has left."""
+        """Drop waiting requests whose client has left."""
         waiting = self.admission.waiting_clients()
         if waiting:
             gone = await asyncio.to_thread(left, waiting)
@@ -232,7 +232,7 @@ class Shell:
         await self._engines.read([*self.admission.routing.queues.values()])
 
     async def settle(self) -> None:
-        """Compare what we count with what Caddy passes on."""
+        """Compare our count of requests with Caddy's."""
         asked_at = self._clock()
         try:
             passing = await self._passing.count()
@@ -244,7 +244,7 @@ class Shell:
 
 
 def parted(services: Sequence[ServiceServed]) -> Iterator[tuple[ServiceServed, ...]]:
-    """All services in parts that a message holds; one part if there is none."""
+    """All services in parts that fit into a message; one empty part without services."""
     part: list[ServiceServed] = []
     size = 0
     for service in services:

@@ -12,20 +12,20 @@ DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 class RouterSettings(Struct, frozen=True, kw_only=True):
-    """`domain`: a service is also at `<name>.<tenant>.<domain>`, as at `<name>.<tenant>.localhost`. `home`: a folder
-    for sockets, which only this user may enter; `caddy`: the program, found beside Python's own if it is not set. With
-    `tls_cert_file` and `tls_key_file` the router serves HTTPS alone.
+    """`domain`: a service is also at `<name>.<tenant>.<domain>`, as at `<name>.<tenant>.localhost`. `home`: folder for
+    sockets, which only this user may enter; `caddy`: path of the program (default: beside Python). With `tls_cert_file`
+    and `tls_key_file` the router serves only HTTPS.
     """
 
     connections: Connections = Connections()
-    name: str = ""  # among all routers; one is made up if it is not set
+    name: str = ""  # unique name among all routers (default: a random one)
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8480
     domain: str = ""
     home: str = ""
     caddy: str = ""
-    waiting_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 20_000  # requests that wait, of all services together
-    drain_seconds: Annotated[float, Meta(ge=0, le=3600)] = 10.0  # in which requests may end when the router is stopped
+    waiting_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 20_000  # waiting requests of all services together
+    drain_seconds: Annotated[float, Meta(ge=0, le=3600)] = 10.0  # time for requests to end when the router stops
     body_seconds_max: Annotated[float, Meta(ge=1, le=86400)] = 3600.0  # from the headers of a request with a body
     model_body_bytes_max: Annotated[int, Meta(ge=1024, le=1 << 30)] = (
         32 << 20

@@ -11,16 +11,16 @@ from pathlib import Path
 from weft.service.config import SettingsError
 
 BACKLOG = 4096
-TAKE_SECONDS_MAX = 10.0  # for the port of a router that has just ended
+TAKE_SECONDS_MAX = 10.0  # wait for the port of a router that has just ended
 LOG_BYTES = 8 << 20
 SOCKET_PATH_MAX = 107  # bytes, of Linux
 ADMIN_SOCKET, ADMISSION_SOCKET = "admin.sock", "admission.sock"
 FRONT_SOCKET, INSIDE_SOCKET = "front.sock", "inner.sock"
-SHORT_FOLDER = Path("/tmp")  # where the user's own folder of temporary files has too long a name
+SHORT_FOLDER = Path("/tmp")  # used if the name of the user's temporary folder is too long
 
 
 async def port_taken(host: str, port: int) -> socket.socket:
-    """Listen there. A router before, that was killed, has the port until its Caddy has ended too."""
+    """Listen on the port. A killed earlier router keeps the port until its Caddy has ended too."""
     until = asyncio.get_running_loop().time() + TAKE_SECONDS_MAX
     while True:
         try:
@@ -48,7 +48,8 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def folder_of(home: str, port: int) -> Path:
-    """The folder of the sockets, of this user alone. One that a router before left is used again: we have its port."""
+    """The folder of the sockets, accessible only to this user. A folder of an earlier router is reused, as we have its
+    port."""
     folder = Path(home) if home else _usual(port)
     if _too_long(folder):
         raise SettingsError(f"ROUTER_HOME: {folder} is too long for the address of a socket")
@@ -82,13 +83,13 @@ def asks_at(path: Path) -> socket.socket:
 
 
 def handing() -> tuple[socket.socket, socket.socket]:
-    """Two ends over which the admission process hands requests to the relay."""
+    """A socket pair over which the admission process hands requests to the relay."""
     kind = socket.SOCK_SEQPACKET if sys.platform.startswith("linux") else socket.SOCK_DGRAM
     return socket.socketpair(socket.AF_UNIX, kind)
 
 
 def ends_here() -> socket.socket:
-    """Receive Caddy's log on this host alone."""
+    """A socket that receives Caddy's log, from this host only."""
     receiving = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     receiving.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, LOG_BYTES)
     receiving.bind(("127.0.0.1", 0))

@@ -25,7 +25,7 @@ GUESSES_BURST, GUESSES_PER_SECOND = 50.0, 5.0  # unknown tokens from one address
 
 
 def opens(access: Access | None, job_id: str, tenant: str) -> bool:
-    """Return True if what a token gives access to opens this service of the tenant."""
+    """Return True if this access opens this service of the tenant."""
     if access is None or access.job not in ("", job_id) or access.role == Role.VIEWER:
         return False
     return access.admin or access.tenant == tenant
@@ -70,15 +70,15 @@ class TokenCache:
         self._guesses: dict[str, _Guesses] = {}
 
     def fresh(self, token: str) -> tuple[bool, Access | None]:
-        """True if the token was looked up lately, and what it gives access to."""
+        """True if the token was looked up recently, and its access."""
         found = self._found.get(token)
         if found is None or self._clock() - found.at > REMEMBERED_SECONDS:
             return False, None
         return True, found.access
 
     async def of(self, token: str, *, source: str) -> Access | None:
-        """None: it is unknown, revoked or expired. Raises TooManyGuessesError; StoreUnavailableError where the store is
-        away and the token was not in force before."""
+        """The access of a token; None if it is unknown, revoked or expired. Raises TooManyGuessesError, and
+        StoreUnavailableError if the store is away and the token was not valid before."""
         if len(token) > TOKEN_CHARACTERS_MAX or not token.isascii() or not token:
             return None
         before = self._found.get(token)

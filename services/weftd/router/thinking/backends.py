@@ -1,15 +1,15 @@
-"""One replica's requests: how many it has, how fast it is, and whether it is left alone for a while."""
+"""The requests and the speed of one replica, and its pauses after failures."""
 
 from msgspec import Struct
 
 from weftd.router.thinking.engine_metrics import NOTHING, EngineLoad
 from weftd.router.thinking.table import RoutedReplica
 
-SPEED_PART = 0.1  # of a new time in the mean of a replica
-FAILURES_MAX = 3  # in a row, until a replica is left alone
-ALONE_SECONDS = 1.0  # the first time, then twice as long each time in a row
+SPEED_PART = 0.1  # weight of a new time in the mean of a replica
+FAILURES_MAX = 3  # failures in a row until a replica is paused
+ALONE_SECONDS = 1.0  # the first pause; each further one in a row is twice as long
 ALONE_SECONDS_MAX = 8.0
-REACHED_SECONDS = 2.5  # a request that is there so long was taken: no connection is tried for longer
+REACHED_SECONDS = 2.5  # after this time a request counts as accepted: no connection attempt lasts longer
 
 
 class InFlightRequest(Struct):
@@ -32,7 +32,7 @@ class InFlightRequest(Struct):
 
 
 class Backend:
-    """A replica, as long as the table has it or a request is there. `others`: requests of other routers there."""
+    """A replica, for as long as the table has it or it has requests. `others`: its requests from other routers."""
 
     def __init__(self, replica: RoutedReplica) -> None:
         self.replica = replica
@@ -51,8 +51,8 @@ class Backend:
         self._alone_times = 0
 
     def room(self, concurrency: int, routers: int, now: float) -> int:
-        """How many more requests it may be given: what other routers have there counts, but each router may always use
-        its part of the replica, however late it hears of the others."""
+        """Number of further requests for it. Requests of other routers count, but each router may always use its own
+        part of the replica, because news of other routers is late."""
         if not self.replica.takes or self.gone or now < self.alone_until:
             return 0
         most = concurrency if routers == 1 else max(-(-concurrency // routers), concurrency - self.others)
@@ -60,15 +60,15 @@ class Backend:
             if any(now - request.granted > REACHED_SECONDS for request in self.requests.values()):
                 self.unreached = False
             else:
-                most = min(most, 1)  # the first request alone finds out whether it is back
+                most = min(most, 1)  # only one request tests if it is back
         return most - len(self.requests)
 
     def cost(self, usual: float) -> float:
-        """About how long the next request would take here, beside those that are here."""
+        """Estimated time of the next request here, beside the present ones."""
         return (self.speed or usual) * (len(self.requests) + 1)
 
     def did(self, seconds: float, *, timed: bool) -> None:
-        """It answered."""
+        """Note that it answered a request."""
         self.answered += 1
         self.did_well()
         if timed:
@@ -81,7 +81,7 @@ class Backend:
         self._failures = self._alone_times = 0
 
     def fell(self, now: float, *, at_once: bool, may_rest: bool) -> None:
-        """It failed. `at_once`: it did not take the connection; `may_rest`: it may be left alone for a while."""
+        """Note a failure. `at_once`: it refused the connection; `may_rest`: it may be paused for a while."""
         self.failed += 1
         self.unreached = at_once
         self._failures += 1

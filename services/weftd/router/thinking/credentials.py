@@ -1,6 +1,6 @@
-"""The Weft tokens that a request carries, and by which way: its `Authorization` header or its cookies.
+"""The Weft tokens of a request, from its `Authorization` header or its cookies.
 
-A token is taken only from where Caddy takes it away: `COOKIE` is the expression that both use.
+A token counts only where Caddy removes it afterwards: both use the expression `COOKIE`.
 """
 
 import re
@@ -18,7 +18,7 @@ CODE_KEY = "weft_code"
 HOST_KEY = f"__Host-{TOKEN_KEY}"
 """Browsers take a cookie of this name from its own host alone, and over TLS: no other service of the domain sets it."""
 WEFT_TOKEN = "weft_"
-TOKENS_MAX = 4  # of one request; each that nobody knows counts as a guess of its client
+TOKENS_MAX = 4  # tokens of one request; each unknown one counts as a guess of its client
 SEPARATORS = re.compile("[;,]")
 
 
@@ -46,8 +46,8 @@ def cookie_tokens(cookie: str, job: str = "") -> list[str]:
 
 
 def header_token(authorization: str) -> str:
-    """The token in an `Authorization` header; empty if there is none. As `token T`, which Jupyter's clients send, it is
-    Weft's only if it begins as Weft's tokens do."""
+    """The token in an `Authorization` header; empty if there is none. The form `token T` of Jupyter's clients counts
+    only if T begins like Weft's tokens."""
     scheme, _, token = authorization.partition(" ")
     scheme, token = scheme.lower(), token.strip()
     return token if scheme == "bearer" or (scheme == "token" and token.startswith(WEFT_TOKEN)) else ""

@@ -1,4 +1,4 @@
-"""Which page a browser's request comes from, and what that page may do with the person's cookie."""
+"""Finds the page behind a browser's request, and decides if it may use the person's cookie."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,9 @@ DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
 
 class Page(Struct, frozen=True):
-    """The page that makes a request, by its browser; `site`, `mode` and `dest` by `Sec-Fetch-…`, which browsers
-    send over TLS and to loopback alone. `asks_for`: the method that a preflight asks for; `host`: that of the request,
-    with its port."""
+    """The page that makes a request, as its browser describes it; `site`, `mode` and `dest` come from `Sec-Fetch-…`,
+    which browsers send only over TLS and to loopback. `asks_for`: the method that a preflight asks for; `host`: that of
+    the request, with its port."""
 
     site: str = ""
     mode: str = ""
@@ -22,7 +22,7 @@ class Page(Struct, frozen=True):
 
 
 def page_of(text: str) -> Page | None:
-    """The six values as Caddy joins them; None: no browser says anything."""
+    """The page from the six values that Caddy joins; None if no browser sent any."""
     if text.startswith("||||") and text.endswith("|"):  # nearly all requests of programs
         return None
     parts = text.split("|", 5)
@@ -45,14 +45,14 @@ def is_foreign(page: Page | None, method: str, *, upgraded: bool) -> bool:
 
 
 def shown_to(page: Page | None, allowed: Sequence[str]) -> str:
-    """The origin whose pages may read the answer, as `Access-Control-Allow-Origin` says it; empty: none."""
+    """The origin whose pages may read the answer, for `Access-Control-Allow-Origin`; empty: none."""
     if page is None or not page.origin:
         return ""
     return "*" if "*" in allowed else page.origin if page.origin in allowed else ""
 
 
 def _is_of(origin: str, host: str) -> bool:
-    """True if an origin is that of the host, whichever scheme a proxy before the router speaks."""
+    """True if an origin belongs to the host, with any scheme, as a proxy may stand before the router."""
     scheme, _, named = origin.lower().partition("://")
     port = DEFAULT_PORTS.get(scheme)
     if port is None or not named:

@@ -1,6 +1,6 @@
-"""The services, and the replicas that take their requests: what the store has placed, and what its nodes see of it.
+"""The services and the replicas that take their requests, from the placements in the store and the reports of nodes.
 
-A node is believed only about runs that the store has placed on it. An address is the node's in the store.
+A node's report counts only for runs that the store has placed on it. Addresses come from the store.
 """
 
 import re
@@ -17,14 +17,14 @@ from weft.messages.serving import Endpoint, EndpointsSeen, ReplicaEnded
 from weftd.router.thinking.routes import Route, prefix_of
 
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,253}[A-Za-z0-9])?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
-ENDED_JOBS_MAX = 1000  # of which is kept how their last replica ended
-QUIET_SECONDS = 3.0  # a node tells of its replicas once a second
+ENDED_JOBS_MAX = 1000  # jobs for which the end of the last replica is kept
+QUIET_SECONDS = 3.0  # a node reports its replicas once a second
 RunKey = tuple[int, int]
 """The epoch and the rank of one replica of a job."""
 
 
 class ServingJob(Protocol):
-    """A job that serves requests, as the store tells of it."""
+    """A job that serves requests, as stored."""
 
     @property
     def id(self) -> str: ...
@@ -49,7 +49,7 @@ class ServingJob(Protocol):
 
 
 class RoutedReplica(Struct, frozen=True, kw_only=True):
-    """`takes`: it may be given requests. `draining`: it never will be again. `quiet`: its node tells nothing."""
+    """`takes`: it may get requests. `draining`: it gets none any more. `quiet`: its node is silent."""
 
     epoch: int
     rank: int
@@ -91,18 +91,18 @@ class RoutedService(Struct, frozen=True, kw_only=True):
 
 
 class Endpoints:
-    """The newest that each node said of its replicas."""
+    """The newest report of each node about its replicas."""
 
     def __init__(self) -> None:
-        self.quiet: frozenset[str] = frozenset()  # nodes that tell nothing, while others do
+        self.quiet: frozenset[str] = frozenset()  # silent nodes, while others report
         self._newest: dict[str, tuple[int, int]] = {}
         self._heard: dict[str, float] = {}
         self._by_run: dict[str, dict[tuple[str, int, int], Endpoint]] = {}
         self._ended: dict[str, ReplicaEnded] = {}  # by job, the newest last
 
     def hear(self, seen: EndpointsSeen, now: float, *, placed: Container[str] = ()) -> set[str]:
-        """The jobs of which this node says anything else than before. An older message is ignored. `placed`: the jobs
-        that have, or lately had, replicas on the node: the router ignores how replicas of other jobs ended."""
+        """The jobs for which this node's report has changed. An older message is ignored. `placed`: jobs that have, or
+        recently had, replicas on the node; ends of other jobs' replicas are ignored."""
         newest = seen.incarnation, seen.seq
         if newest <= self._newest.get(seen.node_id, (-1, -1)):
             return set()
@@ -132,7 +132,7 @@ class Endpoints:
         return self._by_run.get(node_id, {}).get((job_id, epoch, rank))
 
     def trouble(self, job_id: str, endpoints: Iterable[Endpoint]) -> str:
-        """Why none of these is ready; else how the last replica of the job ended."""
+        """Why none of these replicas is ready; else how the last replica of the job ended."""
         unready = [one for one in endpoints if one.why]
         if unready:
             one = unready[-1]
@@ -141,7 +141,7 @@ class Endpoints:
         return "" if ended is None else _words(f"its replica {ended.rank}: {ended.why}", ended.last_words)
 
     def keep(self, node_ids: Iterable[str]) -> None:
-        """Forget all other nodes: the store has them no longer."""
+        """Forget all other nodes, which the store has no longer."""
         for gone in self._newest.keys() - set(node_ids):
             del self._newest[gone]
             del self._by_run[gone], self._heard[gone]
@@ -199,7 +199,7 @@ class ServiceTable:
 
     def of_model(self, tenant: str, model: str, *, job: str = "") -> RoutedService | None:
         """The newest of a tenant's services with this model that has, or had, a ready replica, else the newest.
-        `job`: the only one that counts."""
+        `job`: if set, the only service that counts."""
         found = [self.services[one] for one in self._by_model.get((tenant, model), {}).values() if job in ("", one)]
         return max(found, key=lambda one: (one.served, one.seq), default=None)
 
@@ -214,12 +214,12 @@ class ServiceTable:
 
 
 def trusted(hosts: Mapping[str, str]) -> dict[str, str]:
-    """The nodes' addresses, without those that are none."""
+    """The valid addresses of the nodes."""
     return {node_id: host for node_id, host in hosts.items() if HOST.fullmatch(host)}
 
 
 def placed_on_each(jobs: Iterable[ServingJob]) -> dict[str, set[str]]:
-    """The jobs that have replicas on each node, by their ids. What a node says of other jobs changes nothing."""
+    """The jobs that have replicas on each node, by their ids. A node's reports about other jobs are ignored."""
     placed: defaultdict[str, set[str]] = defaultdict(set)
     for job in jobs:
         for allocation in job.placement.allocations if job.placement is not None else ():
@@ -228,7 +228,7 @@ def placed_on_each(jobs: Iterable[ServingJob]) -> dict[str, set[str]]:
 
 
 def routed(job: ServingJob, addresses: Mapping[str, str], endpoints: Endpoints) -> RoutedService:
-    """`addresses`: of the nodes, each one that can be believed."""
+    """`addresses`: valid addresses of the nodes."""
     rules, objective = job.rules, job.objective
     replicas = tuple(_replicas_of(job, addresses, endpoints))
     takes = any(one.takes for one in replicas)
@@ -263,7 +263,7 @@ def _endpoints_of(job: ServingJob, endpoints: Endpoints) -> list[Endpoint]:
 
 
 def _replicas_of(job: ServingJob, addresses: Mapping[str, str], endpoints: Endpoints) -> Iterable[RoutedReplica]:
-    """Its replicas that listen. One that leaves gets nothing more, whatever its node has heard of that."""
+    """Its replicas that listen. A leaving replica gets no more requests, even if its node does not know yet."""
     for placed in job.placement.allocations if job.placement is not None else ():
         seen = endpoints.of(placed.node_id, job.id, job.epoch, placed.rank)
         host = addresses.get(placed.node_id)
