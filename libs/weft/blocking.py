@@ -112,7 +112,7 @@ class Job(Generic[T]):
     ) -> Iterator[str]:
         """The lines that one rank wrote to stdout and stderr in its newest try, without their line ends.
 
-        `rank`: by default the one that failed first, else 0. `follow`: go on until the job is over, through every
+        `rank`: by default the one that failed first, else 0. `follow`: follow until the job has ended, through every
         try. Bytes that are no UTF-8 become U+FFFD. Raises Refused if the node no longer has the log.
         """
         with _named([self._job]):

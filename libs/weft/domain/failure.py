@@ -19,7 +19,7 @@ class FailureClass(StrEnum):
     MEMORY = "memory"  # it used more memory than it asked for
     LIMIT = "limit"  # its time limit
     GPU = "gpu"  # hardware
-    NETWORK = "network"  # its ranks lost each other, and none of them failed before
+    NETWORK = "network"  # its ranks lost their connection to each other, and none of them failed before
     NODE = "node"  # an image, a mount or a disk of its node, or the node itself
     STORE = "store"  # Weft itself, or the object store of its data
     UNKNOWN = "unknown"  # it vanished, or somebody killed it

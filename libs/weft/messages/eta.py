@@ -26,7 +26,7 @@ class EtaOf(StrEnum):
 
 
 class TrackRecord(Struct, frozen=True, kw_only=True):
-    """Earlier estimates of this kind that can be judged by now: how many, and how many held what came true."""
+    """The number of earlier estimates of this kind that can be checked now, and of those that came true."""
 
     estimates: int
     inside: int

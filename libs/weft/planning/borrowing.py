@@ -1,4 +1,4 @@
-"""What running jobs lend to a service that wants more replicas than the free room holds, and which lend first.
+"""Finds ranks that running jobs lend to a service that wants more replicas than fit the free capacity, and their order.
 
 First ranks beyond the core of jobs that resize live, those that lose least work first; then ranks of jobs that shrink
 by a restart; then whole jobs that may be pre-empted, by the order of the pool. Services lend nothing.
@@ -38,8 +38,8 @@ class Borrowed(Struct, frozen=True, kw_only=True):
 
 
 def why_not_lend(job: Job, service: Job) -> str:
-    """What keeps a running job from lending ranks to a service, in a word or some; empty: nothing. Whether it may stop
-    as a whole for the service is for the order of the pool to say."""
+    """Why a running job cannot lend ranks to a service, in a few words; empty if it can. The order of the pool decides
+    if the whole job may stop for the service."""
     if never := why_never_lends(job):
         return never
     if job.priority > service.priority:
@@ -50,7 +50,7 @@ def why_not_lend(job: Job, service: Job) -> str:
 
 
 def why_never_lends(job: Job) -> str:
-    """The same of a job that lends nothing to any service, nor gives way to one as a whole."""
+    """Why a job never lends to any service nor gives way to one as a whole."""
     if job.spec.is_service:
         return SERVICE
     if job.spec.kind is Kind.NOTEBOOK:
@@ -190,7 +190,7 @@ def still_owed(loans: Iterable[Loan], ranks: Collection[int], lenders: Mapping[s
 
 
 def _lacks(lender: Job, loan: Loan) -> bool:
-    """Does the lender still lack what it lent?"""
+    """Return True if the lender still lacks the lent ranks."""
     if lender.state is JobState.STOPPING:
         return True
     if not loan.ranks:
@@ -208,7 +208,8 @@ def loans_text(loans: Iterable[Loan]) -> str:
 
 
 def why_nobody_lends(service: Job, holding: Iterable[Job]) -> tuple[str, dict[str, float]]:
-    """How many jobs lend nothing to the service, and why, in words and numbers; and how many may."""
+    """The number of jobs that lend nothing to the service, with reasons in words and numbers, and the number of jobs
+    that may lend."""
     reasons: dict[str, int] = {}
     for job in holding:
         if job.id != service.id and job.gpus_held:

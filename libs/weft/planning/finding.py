@@ -41,12 +41,12 @@ def find(
 ) -> Place | None:
     """A place for the whole gang, or None; the room stays as it is until `take`. `placer` instead of the room's own.
 
-    Roles are placed one after the other, in the order of the shape, and ranks are numbered so. Where not all the
-    replicas fit that a job wants, it gets as many as do, and of each role `least` at least. A job that names several
-    models gets GPUs of the first of them on which most of its replicas fit, and GPUs of several only if it fits on none
-    of them alone. A job of one size that names none gets the place where it ends soonest on GPUs of one model, by the
-    speed of the model for its workload, the scores of the GPUs and their distance. Replicas of a service need not be
-    alike. Nodes that the job avoids are taken only if no other place is free: it never waits for one.
+    Roles are placed one after the other, in the order of the shape, and ranks are numbered so. If not all wanted
+    replicas fit, the job gets as many as fit, and at least `least` of each role. A job that names several models gets
+    GPUs of the first of them on which most of its replicas fit, and GPUs of several only if it fits on none of them
+    alone. A job of one size that names none gets the place where it ends soonest on GPUs of one model, by the speed of
+    the model for its workload, the scores of the GPUs and their distance. Replicas of a service need not be alike.
+    Nodes that the job avoids are taken only if no other place is free: it never waits for one.
     """
     if avoids := [node_id for node_id in asked.avoids if free_capacity.is_open(node_id)]:
         elsewhere = structs.replace(asked, avoids=())
@@ -102,7 +102,7 @@ def _find_place(
 def first_unplaced(
     free_capacity: FreeCapacity, resource_request: ResourceRequest, asked: PlacementRequest
 ) -> RoleRequest | None:
-    """The first role for which there is no place behind the roles before it, which the room is left holding."""
+    """The first role without a place after the roles before it. The free capacity keeps holding those."""
     places: list[Allocation] = []
     for want in resource_request:
         place = _place_role(
@@ -118,7 +118,7 @@ def first_unplaced(
 def _find_fewer(
     free_capacity: FreeCapacity, resource_request: ResourceRequest, asked: PlacementRequest, placer: Placer
 ) -> Place | None:
-    """A place for fewer replicas than wanted: the same part of what each role wants beyond its least, then more of
+    """A place for fewer replicas than wanted: the same fraction of the wish of each role beyond its least, then more of
     one role after the other."""
     counts = smallest(resource_request)
     best = _find(free_capacity, counts, asked, placer)
@@ -155,7 +155,7 @@ def _most(
 def _find(
     free_capacity: FreeCapacity, resource_request: ResourceRequest, asked: PlacementRequest, placer: Placer
 ) -> Place | None:
-    """The place of exactly so many replicas, or None."""
+    """The place of exactly this number of replicas, or None."""
     if len(resource_request) == 1:
         return _place_role(free_capacity, resource_request[0], 0, asked, placer) or None
     places: list[Allocation] = []
@@ -236,8 +236,8 @@ def pinned(free_capacity: FreeCapacity, want: RoleRequest, count: int, asked: Pl
 
 
 def fits_there(free_capacity: FreeCapacity, allocations: Iterable[Allocation]) -> bool:
-    """Does the room still have all of this, exactly there? Only GPUs are kept: CPUs and memory may be taken meanwhile,
-    the node closed or lost."""
+    """Return True if all of this is still free, exactly there. Only GPUs are reserved: CPUs and memory may be taken
+    meanwhile, the node closed or lost."""
     with free_capacity.supposing():
         for one in allocations:
             node = free_capacity.nodes.get(one.node_id)

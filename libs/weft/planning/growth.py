@@ -1,4 +1,4 @@
-"""Which running jobs get further ranks, and where: first those below their size, then others onto what idles.
+"""Decides which running jobs get further ranks, and where: first jobs below their size, then others onto idle GPUs.
 
 The scheduler, the simulator and what-if use it, behind the scheduling cycle. No job grows while a job waits for room.
 A job that resizes live, and of which nobody asked for a size, is offered GPUs that idle, up to its maximum: it gives
@@ -45,8 +45,8 @@ LiveSizes = tuple[RoleRange, ...]
 
 
 def live_sizes(job: Job) -> LiveSizes:
-    """A size that somebody asked for is obeyed. A job that lends nothing is offered nothing: it would not give that
-    back."""
+    """The sizes of a job that resizes live. A requested size is obeyed. A job that lends nothing gets no offers, as it
+    would not give them back."""
     if job.spec.is_service or how_resized(job.spec) is not ResizeHow.LIVE:
         return ()
     offered = not job.size and not why_never_lends(job)
@@ -68,8 +68,8 @@ def may_be_offered(since: float, now: float) -> bool:
 
 
 class Grower(Struct, frozen=True, kw_only=True):
-    """A running job with too few ranks. `held`: all that it has; `missing`: by role, how many more it should have, or
-    may be offered. `whole`: it grows to all of that or not at all, since it restarts for it."""
+    """A running job with too few ranks. `held`: its present ranks; `missing`: by role, the number of ranks to add or to
+    offer. `whole`: it grows by all of them or not at all, because it restarts for that."""
 
     job_id: str
     held: Place
@@ -112,7 +112,7 @@ class Cluster(Lenders, Protocol):
         ...
 
     def grower(self, job_id: str, *, offered: bool) -> Grower | None:
-        """One of these jobs; None: it grows later, when its present change is done."""
+        """One of these jobs; None if it grows later, after its present change."""
         ...
 
     def kept_from_growth(self) -> Sequence[Allocation]:
@@ -120,7 +120,7 @@ class Cluster(Lenders, Protocol):
         ...
 
     def growth_news(self) -> int:
-        """Counts the times at which fewer of these were kept, or more."""
+        """Counts the changes of these GPUs."""
         ...
 
     def still_leaves(self, holder: Holder) -> bool: ...
@@ -132,10 +132,10 @@ _Key = tuple[int, int, tuple[str, ...], int, int]
 class Growth:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        # By job that found too few places: the state of the room and of the job then, and whether it lacks any.
+        # By job that found too few places: the state of the capacity and of the job then, and True if it lacks any.
         self._tried: dict[str, tuple[_Key, bool]] = {}
         self._making_room: dict[str, VictimSelection] = {}
-        self._last = -1  # the number of the job that was looked at last
+        self._last = -1  # the number of the last job in the pass
 
     def decide(self, *, closed: Sequence[str], ahead: str, offers: bool = True) -> Iterator[Joins | GivesBack]:
         """`closed` nodes are kept for a waiting job; while `ahead`, a job that waits for room, is not empty, none
@@ -179,7 +179,7 @@ class Growth:
         return [job_id for _, job_id in found]
 
     def _gives_way_to(self, job_id: str) -> bool:
-        """Do others still leave for this job?"""
+        """Return True if others still leave for this job."""
         selection = self._making_room.get(job_id)
         if selection is None:
             return False
@@ -230,8 +230,8 @@ class Growth:
         )
 
     def _idle(self) -> list[tuple[Holder, int]]:
-        """The ranks of all jobs beyond their sizes, with the priorities of these. A job keeps the size that it should
-        have: it would grow again, and the two would take turns."""
+        """The ranks of all jobs beyond their sizes, with the priorities of the jobs. A job keeps its size: otherwise it
+        would grow again, and the two jobs would alternate."""
         return [
             (one.holder, priority)
             for lender, priority in sorted(self._cluster.lenders())
@@ -242,8 +242,8 @@ class Growth:
     def _taken_from(
         self, idle: Sequence[tuple[Holder, int]], grower: Grower, closed: Sequence[str]
     ) -> VictimSelection | None:
-        """The idle ranks of jobs of no higher priority that leave for this one, for as many more ranks as it can get
-        so."""
+        """The idle ranks of jobs of no higher priority that leave for this job, and the number of ranks that it
+        gains."""
         priority = self._cluster.takes_surplus_at(grower.job_id) if idle else None
         if priority is None:
             return None

@@ -1,4 +1,4 @@
-"""How much longer a gang takes whose ranks are not all in one node."""
+"""The factor on the time of a gang whose ranks are on several nodes."""
 
 from collections.abc import Mapping
 

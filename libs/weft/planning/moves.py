@@ -1,4 +1,4 @@
-"""Which running jobs move, and where to: those that gain more by it than it costs, all counted in GPU-seconds.
+"""Decides which running jobs move, and where to: jobs whose gain exceeds the cost, both in GPU-seconds.
 
 The scheduler and the simulator use it, behind the scheduling cycle and the growth of jobs. A job moves by a stop: its
 new place is kept for it until it has stopped, and until the jobs there have left, then it starts in that place. Nothing
@@ -103,7 +103,7 @@ class Target(Struct, frozen=True, kw_only=True):
 
 
 class LetsGo(Struct, frozen=True):
-    """The job's place is not kept any longer."""
+    """Release the place that was reserved for the job."""
 
     job_id: str
 
@@ -196,7 +196,8 @@ class Moves:
                 yield Arrives(target)
 
     def _fits(self, target: Target) -> bool:
-        """Does the job still fit? Only GPUs are kept: CPUs and memory may be taken, the node closed or lost."""
+        """Return True if the job still fits. Only GPUs are reserved: CPUs and memory may be taken, the node closed or
+        lost."""
         free_capacity = self._cluster.free_capacity
         nodes = [node for one in target.place if (node := free_capacity.nodes.get(one.node_id)) is not None]
         return fits_there(free_capacity, target.place) and all(

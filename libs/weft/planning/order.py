@@ -1,4 +1,4 @@
-"""Order: which job is served first. Each order has a `key` and, where it preempts, a `tier`."""
+"""Orders decide which job is served first. Each order has a `key` and, if it preempts, a `tier`."""
 
 from collections.abc import Callable
 

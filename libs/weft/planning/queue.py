@@ -79,8 +79,8 @@ class Queue:
     def served(
         self, share_of: Callable[[str], float] | None = None, rank_of: Callable[[str], Rank] | None = None
     ) -> "Served":
-        """A walk over the queue. `share_of(tenant)`: its dominant share now, for an order that goes by it;
-        `rank_of(job_id)`: what comes before the order, of a queue by tenant."""
+        """A walk over the queue. `share_of(tenant)`: its present dominant share, for orders that use it;
+        `rank_of(job_id)`: a rank that comes before the order, for a queue by tenant."""
         return Served(
             self._by_group,
             share_of if self.order.by_share else None,

@@ -1,4 +1,4 @@
-"""Which replicas of running services join, leave, or are replaced by those of a newer revision, and where they join.
+"""Decides which replicas of running services join, leave, or are replaced by a newer revision, and where they join.
 
 The scheduler and the simulator use it, before and behind the scheduling cycle. Services do not wait behind jobs that
 wait for room. Nothing here changes the state of a cluster: the caller applies each decision before it takes the next.
@@ -201,8 +201,8 @@ def exchange(service: RunningService) -> Exchange:
 
 
 def gives_way(service: RunningService) -> Allocation | None:
-    """The replica that leaves first where there is no room beside it for a new one: none if it is the only one, or one
-    less than there should be is at work already."""
+    """The replica that leaves first if no new one fits beside it; None if it is the only one, or if one replica is
+    missing already."""
     staying = service.staying
     old = [each for each in staying if each.revision != service.revision]
     if not old or len(staying) < max(2, service.wanted) or len(staying) < len(service.held):

@@ -1,8 +1,7 @@
-"""Which nodes are kept for a job that has waited long, so that smaller jobs do not fill them for ever.
+"""Chooses the nodes that are reserved for a job that has waited long, so that smaller jobs do not fill them for ever.
 
-Kept nodes do nothing until all of them are free. So a job has to earn them: the GPU time that it has waited is set
-against the GPU time that would be idle. How long a job without a time limit still runs is not known: as long again as
-it has run.
+Reserved nodes idle until all of them are free, so a job must earn them: its waited GPU time is compared with the GPU
+time that would be idle. A job without a time limit is assumed to run as long again as it has run.
 """
 
 from collections.abc import Callable

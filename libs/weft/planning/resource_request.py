@@ -1,4 +1,5 @@
-"""A job's needs of a pool: its roles, how many replicas of each, what one replica needs; and its placement request."""
+"""The resource request of a job: its roles, their replica counts, and the needs of one replica; and its placement
+request."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -137,12 +138,12 @@ def may_choose(resource_request: ResourceRequest) -> bool:
 
 
 def gpus_of(resource_request: ResourceRequest) -> float:
-    """How many GPUs all replicas ask for, a share as a part of one."""
+    """The number of requested GPUs of all replicas; a share counts as a fraction."""
     return _gpus([(want.count, want.request) for want in resource_request])
 
 
 def gpus_least(resource_request: ResourceRequest) -> float:
-    """How many GPUs start a job of this shape."""
+    """The number of GPUs that start a job with this request."""
     return _gpus([(want.least, want.request) for want in resource_request])
 
 
@@ -197,7 +198,7 @@ def gpus_in(allocations: Iterable[Allocation]) -> float:
 
 
 def with_gpus(request: Request) -> bool:
-    """Whether a replica needs GPUs, or a share of one."""
+    """Return True if a replica needs GPUs, or a share of one."""
     return request.gpus > 0 or request.share is not None
 
 

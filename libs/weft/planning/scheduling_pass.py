@@ -56,7 +56,7 @@ class Awaits(Struct, frozen=True):
 
 
 class Held(Struct, frozen=True):
-    """Quotas hold the job back, and all of its group."""
+    """Quotas hold the job and its whole group back."""
 
     job_id: str
 
@@ -74,7 +74,7 @@ class Clears(Struct, frozen=True):
 
 
 class InVain(Struct, frozen=True):
-    """There is no place for the job, and nothing that may give way to it now would make one."""
+    """There is no place for the job, and no holder that may give way now would make one."""
 
     job_id: str
 

@@ -1,4 +1,4 @@
-"""How fast each GPU is for each class of job, as placement reads it.
+"""The speed of each GPU for each class of job, for placement.
 
 A score is a time: 1.0 is the typical GPU, 1.2 is a fifth slower (PAL, SC'24). A GPU without a score counts as typical.
 """
@@ -79,7 +79,7 @@ class Scores:
         self.forget_bins()
 
     def slow(self, slowdowns: Slowdowns) -> None:
-        """Shares slow each other down so from now on, as far as is believed."""
+        """Adopt new estimated mutual slowdowns of shares."""
         self.slowdowns = dict(slowdowns)
         self.changes += 1
 
@@ -93,7 +93,7 @@ class Scores:
         return max(TYPICAL, own), max(TYPICAL, theirs)
 
     def forget_bins(self) -> None:
-        """GPUs came or went, or their scores changed."""
+        """Forget the bins after GPUs or their scores changed."""
         self._bins.clear()
         self._worst = None
         self.changes += 1

@@ -1,4 +1,4 @@
-"""The ranks that running jobs can do without, and the waiting jobs that take them. A job loses only speed by that."""
+"""Extra ranks of running jobs, and the waiting jobs that take them. A job loses only speed by that."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Protocol

@@ -153,7 +153,7 @@ class Agent:
         }
 
     def touch(self) -> None:
-        """Something on this node may have changed: decide and report."""
+        """Decide and report, as something on this node may have changed."""
         self.woken.set()
         self.touched.set()
 
@@ -193,7 +193,7 @@ class Agent:
         return why
 
     def hint(self) -> None:
-        """The control plane asks for a report, so it is reachable: no backing off."""
+        """Note that the control plane asks for a report; it is reachable, so end the back-off."""
         self._hinted.set()
         self.woken.set()
 
@@ -329,7 +329,7 @@ class Agent:
         return True
 
     def _announces_end(self) -> bool:
-        """Has somebody written the file by which a pre-emptible node announces its end?"""
+        """Return True if the file exists by which a pre-emptible node announces its shutdown."""
         return self._settings.ending_file is not None and os.path.lexists(self._settings.ending_file)
 
     def _with_stillness(self, run: RunSeen) -> RunSeen:

@@ -10,7 +10,7 @@ READ_BYTES = 32 << 10
 
 
 class SessionRefusedError(Exception):
-    """This session cannot be; the reason, for the person that asked."""
+    """This session is impossible; the text tells the person why."""
 
 
 class SessionWanted(Struct, frozen=True, kw_only=True):

@@ -1,10 +1,10 @@
-"""Finds what holds each running job back, and tunes its CPU, memory and network: more, less, or shared otherwise.
+"""Finds the bottleneck of each running job, and tunes its CPU, memory and network.
 
-It also sizes services by their load: how many replicas each has, and how much of a GPU.
+It also sizes services by their load: replica counts and GPU shares.
 
-Takes: NodeSampled, ProgressSeen; ServicesServed and EndpointsSeen: what services get, and what replicas they have.
-Sends: PoolReviewed: verdicts, and what it would do; AskStored: other limits, or the early end of an
-       element of a sweep, were asked for; ServiceReported.
-Owns:  envelopes: what the tuner of each job knows, and has under trial; rungs: what elements of sweeps reported;
-       restart_costs: how long jobs of each workload take to restart with another size.
+Takes: NodeSampled, ProgressSeen; ServicesServed and EndpointsSeen: requests and replicas of services.
+Sends: PoolReviewed: verdicts and advice; AskStored: new limits, or the early end of an element of a sweep, were
+       requested; ServiceReported.
+Owns:  envelopes: the state and the trial of the tuner of each job; rungs: metrics that elements of sweeps reported;
+       restart_costs: the time in which jobs of each workload restart with another size.
 """

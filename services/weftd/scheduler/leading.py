@@ -35,7 +35,7 @@ class Leading:
         return [pool for pool, leadership in self._leaderships.items() if leadership.leader is not None]
 
     async def cycle(self) -> None:
-        """Renew what is led, then look at what is not. Raises StoreUnavailableError."""
+        """Renew the leases of led pools, then check the other pools. Raises StoreUnavailableError."""
         renewals = [self._leaderships[pool].beat() for pool in self.led]
         answers = await asyncio.gather(*renewals, return_exceptions=True)
         for answer in answers:

@@ -1,4 +1,4 @@
-"""Jobs that could start now and wait for a faster model of GPUs instead, which is full: they end sooner so.
+"""Jobs that could start now, but wait for a faster GPU model that is full, because they end sooner that way.
 
 A job waits by its own choice only if all of this is true:
 

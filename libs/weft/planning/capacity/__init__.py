@@ -93,7 +93,7 @@ class NodeCapacity:
         return self.gpus.suited(request)
 
     def starts(self, request: Request) -> bool:
-        """Can the node start such a replica, whatever it has left?"""
+        """Return True if the node can start such a replica when it is empty."""
         if request.volumes or request.where or self.node.taints:
             return self.node.starts(request)
         return self._images[request.image]

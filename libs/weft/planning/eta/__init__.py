@@ -1,1 +1,1 @@
-"""When a waiting job starts and a running one ends, and what would let it start sooner."""
+"""Estimates of starts and ends of jobs, and changes that would let a job start sooner."""

@@ -1,4 +1,4 @@
-"""When a job that holds GPUs gives them back: by its progress, by what jobs like it lasted, by its limit."""
+"""Estimates when a job releases its GPUs: by its progress, by durations of similar jobs, by its limit."""
 
 from collections.abc import Mapping
 from math import exp, inf
@@ -19,16 +19,16 @@ from weft.planning.jobs import asked_by, ends_at, standing_of
 from weft.planning.order import Order
 from weft.planning.resource_request import resource_request_of_job
 
-HORIZON_S = 10 * 366 * 86400.0  # what would end later than that is not foreseen
-PART_DONE_MIN = 0.01  # before that, steps tell nothing of when a job ends,
+HORIZON_S = 10 * 366 * 86400.0  # later ends are not estimated
+PART_DONE_MIN = 0.01  # earlier, steps say nothing about the end of a job,
 STEPS_DONE_MIN = 20.0  # unless their pace was measured and at least this many are done
 SURE, UNSURE = 0.05, 0.35  # standard deviation of the logarithm of the remaining time: at the end, at the beginning
 _NORMAL = (-1.64, -1.15, -0.84, -0.6, -0.39, -0.19, 0.0, 0.19, 0.39, 0.6, 0.84, 1.15, 1.64)
 
 
 class Steps(Struct, frozen=True):
-    """What a running job reports: `step` of `steps`; `rate`: steps per second lately, None: not known. `age`: for how
-    long this try of it has run, in seconds."""
+    """The reported steps of a running job: `step` of `steps`; `rate`: recent steps per second, None if unknown. `age`:
+    seconds for which this try has run."""
 
     step: float
     steps: float
@@ -36,7 +36,7 @@ class Steps(Struct, frozen=True):
     age: float = 0.0
 
     def left(self) -> TimeSpread | None:
-        """The time until its last step, at the pace that it has, else had on average; None: it says too little."""
+        """Time until its last step, at its present or else its average pace; None if it reports too little."""
         if not 0 < self.steps < inf or not 0 <= self.step < inf:
             return None
         part = min(1.0, self.step / self.steps)
@@ -55,7 +55,7 @@ class Steps(Struct, frozen=True):
 def time_left(
     durations: Lasting, kinds: Kinds, *, age: float, limit_left: float | None = None, steps: Steps | None = None
 ) -> TimeSpread:
-    """Remaining time of a running job: by its steps, or as learnt; at most the rest of its limit."""
+    """Remaining time of a running job: by its steps, or by learned durations; at most the rest of its limit."""
     found = steps.left() if steps is not None else None
     if found is None and (learnt := durations.left(kinds, age)) is not None:
         found = learnt
@@ -65,8 +65,8 @@ def time_left(
 
 
 def left_of(job: Job, durations: Lasting, *, now: float, heard: Mapping[str, Steps] | None = None) -> TimeSpread:
-    """What is left of a stored job that holds something. `heard`: by job, what it
-    reports lately, if that is newer than what is stored."""
+    """Remaining time of a stored job that holds resources. `heard`: recent reports by job, if newer than the stored
+    ones."""
     bound = ends_at(job)
     limit_left = None if bound is None else bound - now
     if job.state is JobState.STOPPING and limit_left is not None:
@@ -79,7 +79,7 @@ def left_of(job: Job, durations: Lasting, *, now: float, heard: Mapping[str, Ste
 
 
 def lasting_of(job: Job, durations: Lasting) -> TimeSpread:
-    """How long a waiting job will hold GPUs once it has them."""
+    """The time for which a waiting job will hold GPUs."""
     limit = job.spec.time_limit_seconds
     if job.spec.is_service:
         return UNKNOWN if limit is None else always(limit, Basis.LIMITS)
@@ -87,7 +87,7 @@ def lasting_of(job: Job, durations: Lasting) -> TimeSpread:
 
 
 def runs(job: Job, *, now: float, heard: Mapping[str, Steps] | None = None) -> RunsSoLong:
-    """The contribution of a running job to the knowledge about jobs like it."""
+    """The contribution of a running job to durations of similar jobs."""
     steps = _steps_of(job, now, heard)
     left = None if steps is None else steps.left()
     age = age_of(job, now)
@@ -95,13 +95,13 @@ def runs(job: Job, *, now: float, heard: Mapping[str, Steps] | None = None) -> R
 
 
 def reports_steps(job: Job, *, now: float, heard: Mapping[str, Steps] | None = None) -> bool:
-    """True if a job reports steps, be they too few to foretell its end by."""
+    """True if a job reports steps, even if they are too few to estimate its end."""
     steps = _steps_of(job, now, heard)
     return steps is not None and 0 < steps.steps < inf
 
 
 def age_of(job: Job, now: float) -> float:
-    """For how long it has held what it needs, in all its tries."""
+    """Seconds for which it has held its resources, over all tries."""
     return job.attained_seconds + (max(0.0, now - job.held_since) if job.state.holding else 0.0)
 
 
@@ -110,7 +110,7 @@ def _steps_of(job: Job, now: float, heard: Mapping[str, Steps] | None) -> Steps 
         return None
     steps = (heard or {}).get(job.id)
     if steps is None or not steps.rate:
-        # A later try goes on from a checkpoint: its steps by its age are not its pace.
+        # A later try continues from a checkpoint, so its steps divided by its age are not its pace.
         ran = max(0.0, now - (job.started_at or job.since)) if job.epoch == 0 else 0.0
         told = steps or Steps(job.progress.get("step", 0.0), job.progress.get("steps", 0.0))
         steps = Steps(told.step, told.steps, age=ran)
@@ -129,7 +129,8 @@ def stopping_of(job: Job) -> Stopping:
 def holds_of(
     job: Job, durations: Lasting, order: Order, *, now: float, heard: Mapping[str, Steps] | None = None
 ) -> Holds:
-    """A stored job that holds something. Replicas of services that give way one by one are not looked ahead."""
+    """A stored job that holds resources, for the look ahead. Service replicas that give way one by one are not
+    simulated."""
     bound = ends_at(job)
     gives_way = job.spec.preemptible and not job.spec.is_service and job.state is not JobState.STOPPING
     return Holds(

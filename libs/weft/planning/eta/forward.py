@@ -1,6 +1,6 @@
-"""The course of a pool if nothing new came: jobs end, and the scheduler's own cycle gives their room to others.
+"""Simulates a pool without new jobs: jobs end, and the scheduler's own cycle gives their capacity to others.
 
-Times are seconds from now. Not looked ahead are jobs that are still to come, and moves.
+Times are seconds from now. Future submissions and moves are ignored.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,15 +29,15 @@ from weft.planning.reserving import PATIENCE_SECONDS
 from weft.planning.scheduling_pass import Awaits, Clears, Held, InVain, Starts, Waits
 from weft.planning.surplus import STARVED_SECONDS
 
-LOOKS_EXACT = 1_500  # decisions of one forward look in the real room, and how many
+LOOKS_EXACT = 1_500  # decisions of one look ahead in the real capacity, and decisions
 LOOKS_COUNTED = 10_000  # if GPUs are only counted: both bound its time
 _AT_ONCE = TimeSpread((0.0,), Basis.ROOM)
-SCENARIOS = 31  # the most; a prime, so that each scenario has every job in another part
+SCENARIOS = 31  # maximum; a prime, so that each scenario has every job in another part
 NO_QUOTAS = QuotasInForce((), {})
 
 
 class Stops(Struct, frozen=True):
-    """The jobs that stop for another from `at_s` on, and within how many seconds they have."""
+    """The jobs that stop for another one from `at_s` on, and the seconds within which they have stopped."""
 
     jobs: tuple[str, ...]
     at_s: float
@@ -45,8 +45,9 @@ class Stops(Struct, frozen=True):
 
 
 class SeenStart(Struct, frozen=True):
-    """When a job starts in one scenario, what the last release before that was foreseen by, and whether too few
-    samples support that. `behind`: a job ahead of it does not start, for which the scheduler may keep the room."""
+    """The start of a job in one scenario, the basis of the last release before it, and `weak` if too few samples
+    support that. `behind`: a job ahead of it does not start, and the scheduler may reserve the capacity for that
+    one."""
 
     after_s: float
     basis: Basis
@@ -59,7 +60,7 @@ class What(IntEnum):
     """The kinds of events, in their order at one moment."""
 
     ENDS = 0
-    IS_DUE = 1  # a job that was not to be tried before, or that starves
+    IS_DUE = 1  # the end of a job's backoff, or the begin of its starvation
     CHANGES = 2  # its tier
     IS_PROMOTED = 3
     MAY_LEAVE = 4  # it has run for long enough to be pre-empted
@@ -68,9 +69,9 @@ class What(IntEnum):
 
 
 class Forward:
-    """`look` once. `gpus`: how many the pool has; `quotas`: with what tenants hold now; `again(job_id)`: a job that
-    runs now, as it would wait if it were stopped; `spares`: of each kind of node, and the nodes while they are
-    `empty`. Where GPUs are only counted no node is a spare."""
+    """One simulation; call `look` once. `gpus`: number in the pool; `quotas`: with the present holdings of tenants;
+    `again(job_id)`: a running job as it would wait if it were stopped; `spares`: number for each kind of node, and the
+    `empty` nodes. If GPUs are only counted, no node is a spare."""
 
     def __init__(
         self,
@@ -121,9 +122,9 @@ class Forward:
         return events
 
     def look(self, target: str = "") -> Mapping[str, list[SeenStart]]:
-        """By job, its start in each scenario that could be looked at in full; with `target` until that job starts.
-        A scenario in which a job is not seen to start adds nothing to its list. If the work does not suffice for one
-        whole scenario, `scenarios` is 0, and the jobs that it saw start are in the answer."""
+        """By job, its start in each complete scenario; with `target` each scenario ends when that job starts. A
+        scenario in which a job does not start adds nothing to its list. If the allowed work does not suffice for one
+        scenario, `scenarios` is 0, and the answer has the starts seen so far."""
         found: dict[str, list[SeenStart]] = {}
         while self.scenarios < SCENARIOS:
             before = self.left
@@ -131,17 +132,17 @@ class Forward:
             whole = scenario.run(target)
             self.left = scenario.looks_left
             if not whole and self.scenarios:
-                break  # what this scenario lacks, the others have
+                break  # the other scenarios have the parts that this one lacks
             for job_id, start in scenario.starts.items():
                 found.setdefault(job_id, []).append(start)
             self.scenarios += whole
             if not whole or scenario.is_certain or self.left < before - self.left:
-                break  # another one would be the same, or not be looked at in full
+                break  # another scenario would be the same, or incomplete
         return found
 
 
 def free_to_leave(cluster: ProjectedCluster, run: Run) -> set[float]:
-    """The times to come from which on the job may be pre-empted, and give back what it borrowed."""
+    """Future times from which the job may be pre-empted, and may give back borrowed GPUs."""
     if run.standing is None or not cluster.space.is_exact:
         return set()
     kinds = ([False] if cluster.order.tier is not None else []) + ([True] if cluster.quotas.on else [])
@@ -150,7 +151,7 @@ def free_to_leave(cluster: ProjectedCluster, run: Run) -> set[float]:
 
 
 class _Scenario:
-    """One course of things: every job lasts as long as it does in one part of its spread."""
+    """One scenario: every job lasts as long as in one part of its distribution."""
 
     def __init__(self, forward: Forward, number: int) -> None:
         self.starts: dict[str, SeenStart] = {}
@@ -160,12 +161,12 @@ class _Scenario:
         cluster.looks_left = forward.left
         self._cycle = Cycle(cluster, forward.policy, patience_s=PATIENCE_SECONDS, spares_wanted=forward.spares)
         self._growth = Growth(cluster)
-        self._count = len(cluster.runs)  # of jobs that have held something
+        self._count = len(cluster.runs)  # jobs that have held resources
         self._unseen = len(cluster.waiting)
         self._ends: dict[str, float] = {}  # when a running job ends
-        self._left: dict[str, float] = {}  # for how long a job that was stopped lasts once it has started again
+        self._left: dict[str, float] = {}  # remaining duration of a stopped job after its restart
         self._stops: dict[str, Stops] = {}
-        self._by = _AT_ONCE  # foresaw the last release
+        self._by = _AT_ONCE  # basis of the last release
         self._seen_until = self._differs_from = inf  # another scenario may differ from then on
         self._events = list(forward.events)
         for run in cluster.runs.values():
@@ -183,11 +184,11 @@ class _Scenario:
 
     @property
     def is_certain(self) -> bool:
-        """True if every scenario takes the course of this one, as far as it was looked at."""
+        """True if every scenario is the same as this one, as far as it was simulated."""
         return self._seen_until < self._differs_from
 
     def run(self, target: str) -> bool:
-        """Whether the work sufficed to see the target, or every job, start."""
+        """Run the scenario. Return True if the allowed work sufficed to see the target, or every job, start."""
         cluster, due = self._cluster, True
         with cluster.space.supposing():
             while True:
@@ -208,7 +209,7 @@ class _Scenario:
                     due |= self._happens(what, number, job_id)
 
     def _happens(self, what: What, number: int, job_id: str) -> bool:
-        """Take an event in; whether a new decision is needed."""
+        """Apply an event. Return True if a new decision is needed."""
         cluster = self._cluster
         if what is What.IS_DUE:
             return True
@@ -237,7 +238,7 @@ class _Scenario:
             heappush(self._events, (self._cluster.now + after, What.CHANGES, run.number, run.job_id))
 
     def _promote(self, job_id: str) -> bool:
-        """A job has waited for so long that its past runs and its size are forgotten."""
+        """Promote a job that has waited so long that its past runs and its size no longer count."""
         cluster = self._cluster
         if not cluster.waits(job_id):
             return False
@@ -249,7 +250,7 @@ class _Scenario:
         return True
 
     def _wait_again(self, run: Run) -> None:
-        """A job that gave way waits for its next try, which does again what was lost."""
+        """Queue a job that gave way for its next try, which repeats the lost work."""
         cluster, job_id, now = self._cluster, run.job_id, self._cluster.now
         self._left[job_id] = self._left_of(run) + run.lost_s(now)
         one = cluster.waiting.get(job_id)
@@ -280,7 +281,7 @@ class _Scenario:
             is_search = False
             match decision:
                 case Awaits():
-                    pass  # it is in nobody's way
+                    pass  # it is in no other job's way
                 case Waits():
                     passed_over |= bool(decision.ahead)
                 case InVain():
@@ -365,7 +366,7 @@ class _Scenario:
         self._resize(run, self._cluster.shrink(run, gone, self._next_number()))
 
     def _resize(self, before: Run, run: Run) -> None:
-        """A job goes on with fewer ranks, or more, and as much more slowly, or faster."""
+        """Continue a job with fewer or more ranks, at a proportional speed."""
         left_s = self._left_of(before)
         self._expect(run, left_s * before.gpus / run.gpus if run.gpus else left_s)
 
@@ -375,6 +376,7 @@ class _Scenario:
 
 
 def _part(scenario: int, number: int) -> float:
-    """Where in its spread a job's duration lies in a scenario: over all scenarios evenly, and of two jobs apart."""
+    """The position of a job's duration in its distribution in a scenario: even over all scenarios, and different for
+    two jobs."""
     step = 1 + (number * 7 + number // (SCENARIOS - 1)) % (SCENARIOS - 1)
     return ((scenario * step + number * 11) % SCENARIOS + 0.5) / SCENARIOS

@@ -1,4 +1,4 @@
-"""How long jobs held their GPUs until they were over, by what makes them alike."""
+"""Durations for which ended jobs held their GPUs, by kinds of similar jobs."""
 
 from bisect import bisect_left, insort
 from collections import deque
@@ -11,7 +11,7 @@ from weft.domain.job import Job, JobState
 from weft.planning.eta.spread import ENOUGH, DurationCurve, TimeSpread, course_of
 from weft.planning.resource_request import gpus_of, resource_request_of_job
 
-KEPT_MAX = 400  # of each kind of jobs, those that ended last
+KEPT_MAX = 400  # latest ended jobs of each kind
 KINDS_MAX = 5_000
 
 Kinds = Sequence[Hashable]
@@ -19,7 +19,7 @@ Kinds = Sequence[Hashable]
 
 
 class Lasted:
-    """For how many seconds ended jobs held their GPUs, by kind. `add` them in the order in which they ended."""
+    """Seconds for which ended jobs held their GPUs, by kind. `add` them in the order in which they ended."""
 
     def __init__(self) -> None:
         self._in_order: dict[Hashable, list[float]] = {}
@@ -40,7 +40,7 @@ class Lasted:
                 del in_order[bisect_left(in_order, last.popleft())]
 
     def beside(self, running: Iterable["RunsSoLong"]) -> "Lasting":
-        """The learnt durations together with the jobs that run now."""
+        """The learned durations combined with the running jobs."""
         return Lasting(self, running)
 
     def of(self, kind: Hashable) -> list[float]:
@@ -49,7 +49,7 @@ class Lasted:
 
 
 class RunsSoLong(Struct, frozen=True):
-    """A job that runs: for how long by now, and how long in all, if its progress tells."""
+    """A running job: its present duration, and its total one if its progress shows it."""
 
     kinds: Kinds
     age: float
@@ -57,7 +57,7 @@ class RunsSoLong(Struct, frozen=True):
 
 
 class Lasting:
-    """How long jobs last, by those that ended and those that run at one moment."""
+    """Durations of jobs, from those that ended and those that run at one moment."""
 
     def __init__(self, durations: Lasted, running: Iterable[RunsSoLong] = ()) -> None:
         self._durations = durations
@@ -66,11 +66,11 @@ class Lasting:
             for kind in one.kinds:
                 self._running.setdefault(kind, []).append(one)
         self._courses: dict[Hashable, DurationCurve | None] = {}
-        self._left: dict[tuple[Kinds, float], TimeSpread | None] = {}  # thousands of jobs may wait that are alike
+        self._left: dict[tuple[Kinds, float], TimeSpread | None] = {}  # thousands of similar jobs may wait
 
     def left(self, kinds: Kinds, age: float) -> TimeSpread | None:
-        """How much longer a job of this age lasts, by the jobs of the narrowest kind of which enough lasted as long.
-        None: nothing like it has ended."""
+        """Remaining duration of a job of this age, from the narrowest kind with enough jobs that lasted as long. None
+        if no similar job has ended."""
         if (kinds, age) not in self._left:
             self._left[kinds, age] = self._by_narrowest(kinds, age)
         return self._left[kinds, age]
@@ -110,8 +110,8 @@ def kinds_of(job: Job) -> Kinds:
 
 
 def learn(durations: Lasted, ended: Sequence[Job]) -> None:
-    """Add jobs that are over, in the order in which they ended. Only a job that did all its work shows how long such
-    jobs last: failures, cancellations, services and benchmarks are left out."""
+    """Add jobs that are over, in the order in which they ended. Only jobs that did all their work count: failures,
+    cancellations, services and benchmarks are left out."""
     for job in sorted(ended, key=lambda job: (job.ended_at or 0.0, job.seq)):
         whole = job.state is JobState.SUCCEEDED and job.attained_seconds > 0
         if whole and not job.spec.is_service and not is_benchmark(job.spec):

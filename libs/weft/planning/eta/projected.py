@@ -1,4 +1,4 @@
-"""A cluster as it will be, for the scheduler's own cycle: jobs that run end, those that give way wait again.
+"""A projected cluster for the scheduler's own cycle: running jobs end, and jobs that give way wait again.
 
 Times are seconds from now.
 """
@@ -29,13 +29,13 @@ from weft.planning.scheduling_pass import Demand
 from weft.planning.surplus import Surplus, only_extra, surplus_in, with_extras
 from weft.planning.tiers import Tiers
 
-FITS_MAX = 1024  # answers of `fits_empty` that are kept
-GRAIN_S = 1e-3  # ends that are so near count as one moment
-HOLDERS_PER_LOOK = 32  # jobs of which it is looked whether they may give way, for the price of one decision
+FITS_MAX = 1024  # cached answers of `fits_empty`
+GRAIN_S = 1e-3  # ends this close count as one moment
+HOLDERS_PER_LOOK = 32  # jobs checked as victims for the price of one decision
 
 
 class Space(Protocol):
-    """Where jobs are placed: the real room (`is_exact`), or a number of GPUs."""
+    """The capacity in which jobs are placed: the real one (`is_exact`), or a number of GPUs."""
 
     free: float
     is_exact: bool
@@ -48,7 +48,7 @@ class Space(Protocol):
 
 
 class RealRoom:
-    """The real room, in a scope of `supposing`."""
+    """The real capacity, in a scope of `supposing`."""
 
     is_exact = True
 
@@ -74,13 +74,12 @@ class RealRoom:
 
 
 class CountedGpus:
-    """GPUs as a number: whether they are on one node, of one model, with CPUs beside them, is left aside. So nothing
-    gives way, and no node is kept."""
+    """GPUs as a number, without nodes, models and CPUs. So no job gives way, and no node is reserved."""
 
     is_exact = False
 
     def __init__(self, free: float) -> None:
-        self.free_capacity = FreeCapacity()  # without a node: it counts how often something was given back
+        self.free_capacity = FreeCapacity()  # without a node: counts releases
         self.free = self._free = free
 
     def supposing(self) -> AbstractContextManager[None]:
@@ -106,8 +105,8 @@ def _somewhere(gpus: int) -> Place:
 
 
 class ProjectedCluster:
-    """`now` and `looks_left` are kept by the caller. `waiting`: the jobs that wait, by id; `gpus`: all of them, of
-    which an order by shares takes each tenant's part; `empty`: the nodes without jobs, in a pool with spares."""
+    """The caller sets `now` and `looks_left`. `waiting`: waiting jobs by id; `gpus`: number in the pool, the base of
+    shares of tenants; `empty`: nodes without jobs, in a pool with spares."""
 
     def __init__(
         self,
@@ -127,14 +126,14 @@ class ProjectedCluster:
         self.queue = Queue(order, by_tenant=quotas.on)
         self.waiting = {one.job_id: one for one in waiting}
         self.tiers = Tiers()
-        self.changes: list[tuple[float, str]] = []  # when the jobs that run now change their tiers, in any order
+        self.changes: list[tuple[float, str]] = []  # times at which running jobs change their tiers, in any order
         self.minimum_run = minimum_run
         self._gpus = gpus
         self._empty = empty
         self._fits_empty: dict[tuple[ResourceRequest, tuple[str, ...]], bool] = {}
         self._looks_only = order.tier is None and not quotas.on and empty is None
         self._demands: dict[str, Demand] = {}
-        self._too_large: dict[str, Demand] = {}  # the same of jobs that need more GPUs than are free
+        self._too_large: dict[str, Demand] = {}  # the same for jobs that need more GPUs than are free
         self._held_by: dict[str, float] = {}
         self._limits: dict[str, Ending] = {}
         self._on: dict[str, list[str]] = {}  # by node, the jobs that run there now,
@@ -152,7 +151,7 @@ class ProjectedCluster:
                 self.changes.append((after, run.job_id))
 
     def copy(self) -> "ProjectedCluster":
-        """The same for another course of things."""
+        """A copy for another scenario."""
         other = copy(self)
         other.queue, other.tiers, other.quotas_now = self.queue.copy(), self.tiers.copy(), self.quotas_now.again()
         other.waiting, other.runs, other.leaving = dict(self.waiting), dict(self.runs), dict(self.leaving)
@@ -217,7 +216,7 @@ class ProjectedCluster:
         return self.space.find(self.waiting[job_id], resource_request)
 
     def fits_empty(self, resource_request: ResourceRequest, *, without: tuple[str, ...] = ()) -> bool:
-        """A job that never fits is not among those that wait."""
+        """True if the job fits the empty cluster; other jobs are not among the waiting ones."""
         if not without or self._empty is None:
             return True
         key = (resource_request, without)
@@ -331,7 +330,7 @@ class ProjectedCluster:
                     most = seconds
         return most
 
-    # what becomes of it
+    # its next states
 
     def _count(self, run: Run, on: dict[str, list[str]]) -> None:
         self._held_by[run.tenant] = self._held_by.get(run.tenant, 0.0) + run.gpus
@@ -377,7 +376,7 @@ class ProjectedCluster:
         return run
 
     def leave(self, run: Run) -> None:
-        """It stops, to give way, and holds its place until it has."""
+        """Stop the job to give way; it holds its place until it has stopped."""
         self.tiers.remove(run.job_id)
         self.lending.pop(run.job_id, None)
         self.resizing.pop(run.job_id, None)
@@ -385,7 +384,7 @@ class ProjectedCluster:
         self._limits[run.job_id] = Ending(self.now + run.stopping.stop_s, run.gpus, run.job_id)
 
     def gone(self, run: Run) -> None:
-        """It holds nothing any more."""
+        """Release everything that the job holds."""
         self.tiers.remove(run.job_id)
         self.lending.pop(run.job_id, None)
         self.resizing.pop(run.job_id, None)
@@ -397,13 +396,13 @@ class ProjectedCluster:
         self.quotas.let_go(run.job_id)
 
     def shrink(self, run: Run, gone: Place, number: int) -> Run:
-        """These ranks of it leave; it goes on with the others, under another number."""
+        """Remove these ranks of the job; it continues with the others, under a new number."""
         ranks = {one.rank for one in gone}
         self.space.give_back(gone, gpus_in(gone))
         return self._resized(run, tuple(one for one in run.place if one.rank not in ranks), number)
 
     def grow(self, run: Run, place: Place, number: int) -> Run:
-        """These ranks join it; it goes on under another number."""
+        """Add these ranks to the job; it continues under a new number."""
         self.space.take(place)
         return self._resized(run, (*run.place, *(structs.replace(one, extra=True) for one in place)), number)
 
@@ -435,7 +434,7 @@ class ProjectedCluster:
         self.queue.add(one.standing, one.group)
 
     def rank(self, run: Run) -> float | None:
-        """File a running job by its tier. Returns after how long that changes, if it runs on."""
+        """File a running job by its tier. Return the seconds until its tier changes if it runs on."""
         if self.order.tier is None or run.standing is None or not self.space.is_exact:
             return None
         standing = run.at(self.now)

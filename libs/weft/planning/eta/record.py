@@ -1,4 +1,4 @@
-"""Earlier estimates against what came true: how often they held, and by how much the next ones are moved and widened.
+"""The track record of estimates: how often they held, and the resulting correction of later ones.
 
 An estimate whose job still waits counts as well: its wait is known to be longer than the time so far. The estimator of
 Kaplan and Meier (1958) takes such incomplete observations.
@@ -17,17 +17,17 @@ from weft.messages.eta import Basis, EtaOf, TrackRecord
 K = TypeVar("K", bound=Hashable)
 
 LOW, MIDDLE, HIGH = 0.1, 0.5, 0.9
-NEAR_MAX = 80  # past estimates, those that foresaw about as long, by which one is corrected
+NEAR_MAX = 80  # past estimates of similar length that correct a new one
 KEPT_MAX = 400
 PENDING_MAX = 400
 SHORT_S = 10.0  # errors of a few seconds count for little
-LATELY = 60  # estimates of which it was last known whether they held, by which ranges are made wider or narrower
+LATELY = 60  # latest checked estimates, which widen or narrow ranges
 # In logarithms of seconds: a miss moves its end of later ranges out by nine tenths of the first, a range that holds
 # moves it back by a tenth; never further out than the second, never further in than the third.
 WIDER_BY, WIDER_MAX, NARROWER_MAX = 0.03, 2.0, 0.1
-PART_MIN, PART_MAX = 0.02, 0.3  # where the ends of a range may be taken
-FIRM = ((0.0, True),) * 40  # so many errors of nothing: what is likely moves only if many agree
-PRIOR = (-0.65, -0.4, -0.26, -0.15, -0.05, 0.05, 0.15, 0.26, 0.4, 0.65)  # errors that are expected before any is seen
+PART_MIN, PART_MAX = 0.02, 0.3  # allowed quantiles for the ends of a range
+FIRM = ((0.0, True),) * 40  # assumed errors of zero: the likely time moves only if many errors agree
+PRIOR = (-0.65, -0.4, -0.26, -0.15, -0.05, 0.05, 0.15, 0.26, 0.4, 0.65)  # errors assumed before any is seen
 
 
 class Range(Struct, frozen=True):
@@ -49,18 +49,18 @@ class _Past(Struct, frozen=True):
 
 
 class _Waits(Struct):
-    """An estimate that has not come true. `late`: it is known already that it comes true after the range."""
+    """An open estimate. `late`: it will certainly come true after the range."""
 
     past: _Past
     late: bool = False
 
 
 class _End:
-    """One end of the ranges: how often what came true lay beyond it, and how far it is moved out for that.
+    """One end of the ranges: how often the result lay beyond it, and how far it is moved out for that.
 
-    The part outside that is asked for is moved as adaptive conformal inference does (Gibbs and Candes, 2021), the
-    distance as an integral controller does (Angelopoulos, Candes and Tibshirani, 2023): the first reacts to the last
-    estimates and cannot leave what was seen before; the second goes on while misses go on.
+    Adaptive conformal inference (Gibbs and Candes, 2021) adjusts the quantile, an integral controller (Angelopoulos,
+    Candes and Tibshirani, 2023) the distance: the first reacts to the latest estimates and stays within past errors;
+    the second continues while misses continue.
     """
 
     def __init__(self) -> None:
@@ -73,8 +73,8 @@ class _End:
 
     @property
     def part(self) -> float:
-        """The part of past errors that this end leaves outside."""
-        missed = (sum(self._lately) + 1) / (len(self._lately) + 1 / LOW)  # as if one had been missed
+        """The fraction of past errors beyond this end."""
+        missed = (sum(self._lately) + 1) / (len(self._lately) + 1 / LOW)  # counts as one miss
         return min(PART_MAX, max(PART_MIN, 2 * LOW - missed))
 
 
@@ -87,14 +87,14 @@ class Track(Generic[K]):
         self._low, self._high = _End(), _End()
 
     def expect(self, key: K, raw: Range, told: Range, *, at: float) -> None:
-        """An estimate was told at that time (seconds, of any clock that does not jump) of what `key` names."""
+        """Note an estimate about `key` that was shown at that time (seconds of a clock that does not jump)."""
         self._pending.setdefault(key, []).append(_Waits(_Past(raw, told, at)))
         self._pending.move_to_end(key)
         if len(self._pending) > PENDING_MAX:
             self._pending.popitem(last=False)
 
     def came(self, key: K, at: float) -> None:
-        """It came true then."""
+        """Note the time at which it came true."""
         for waits in self._pending.pop(key, ()):
             past = structs.replace(waits.past, came_s=max(0.0, at - waits.past.at))
             self._over.append(past)
@@ -103,7 +103,7 @@ class Track(Generic[K]):
                 self._high.count(missed=past.came_s > past.told.high)
 
     def drop(self, key: K) -> None:
-        """It will not come true: the job was cancelled, or its state was lost."""
+        """Drop an estimate that cannot come true: the job was cancelled, or its state was lost."""
         self._pending.pop(key, None)
 
     @property
@@ -111,7 +111,7 @@ class Track(Generic[K]):
         return list(self._pending)
 
     def is_late(self, key: K, now: float) -> bool:
-        """True if an estimate of it has passed, and it has not come true."""
+        """True if an estimate about it has passed without coming true."""
         return any(now - waits.past.at > waits.past.told.high for waits in self._pending.get(key, ()))
 
     def last_told(self, key: K) -> float:
@@ -126,7 +126,7 @@ class Track(Generic[K]):
         return TrackRecord(estimates=len(self._over), inside=sum(one.told.holds(one.came_s) for one in self._over))
 
     def corrected(self, raw: Range, *, now: float) -> Range:
-        """The range, moved and widened as those that were foreseen like it would have had to be."""
+        """The range, corrected as similar earlier ranges should have been."""
         if raw.likely == inf:
             return raw
         waiting = [waits for told in self._pending.values() for waits in told]
@@ -179,11 +179,11 @@ def _moved(seconds: float, error: float) -> float:
 
 
 def quantile(errors: Iterable[tuple[float, bool]], part: float) -> float:
-    """The value below which this part lies, by the product-limit estimate: False marks a value that is known to be
-    larger, but for the largest of all, which is then taken as it is (Efron, 1967)."""
+    """The quantile by the product-limit estimate. False marks a lower bound of a value; the largest value always counts
+    as exact (Efron, 1967)."""
     in_order: list[tuple[float, bool]] = []
     for error, over in errors:
-        insort(in_order, (error, not over))  # of equals, those that are over come first
+        insort(in_order, (error, not over))  # among equal values, finished ones come first
     beyond, found = 1.0, 0.0
     for index, (error, larger) in enumerate(in_order):
         if larger and index + 1 < len(in_order):

@@ -1,7 +1,7 @@
-"""The jobs of a cluster as it will be: those that wait, and those that hold something.
+"""The jobs of a projected cluster: waiting ones, and those that hold resources.
 
-Times are seconds from now, also in a `Standing`: `waited_s` is what a job will have waited by now, and below 0 for one
-that begins to wait later.
+Times are seconds from now, also in a `Standing`: `waited_s` is the time waited until now, and negative for a job that
+begins to wait later.
 """
 
 from collections import Counter
@@ -25,8 +25,8 @@ from weft.planning.surplus import parts_of
 
 
 class Stopping(Struct, frozen=True, kw_only=True):
-    """The cost of giving way. `lost_s`: the work that it does again (None: all since it has its GPUs);
-    `tries`: how often it was stopped before; `stop_s`: how long it may take to stop; `at_once`: no minimum run."""
+    """The cost of giving way. `lost_s`: work to repeat (None: all since it got its GPUs); `tries`: number of earlier
+    stops; `stop_s`: longest time to stop; `at_once`: no minimum run."""
 
     lost_s: float | None = None
     tries: int = 0
@@ -35,9 +35,8 @@ class Stopping(Struct, frozen=True, kw_only=True):
 
 
 class Resizes(Struct, frozen=True, kw_only=True):
-    """How a job goes from one size to another while it runs: between which `sizes`, and whether it gives up ranks that
-    it can do without (`lends`). `roles`, `asked`, `model`: what further ranks need; `sized_s`: when its size changed
-    last."""
+    """How a running job changes its size: the range `sizes`, and `lends` if it gives up extra ranks. `roles`, `asked`,
+    `model`: needs of further ranks; `sized_s`: time of the last change of size."""
 
     sizes: LiveSizes = ()
     lends: bool = False
@@ -51,8 +50,9 @@ RIGID = Resizes()
 
 
 class WaitingJob(Struct, frozen=True, kw_only=True):
-    """A job that waits. `place`: in the order; `group`: of jobs that fit alike; `lasts`: once it has started;
-    `limit_s`: what the backfill knows of that; `after_s`: it is not tried before; `standing`: in the order, now."""
+    """A waiting job. `place`: position in the order; `group`: jobs with the same resource request; `lasts`: duration
+    after its start; `limit_s`: the time limit for the backfill; `after_s`: earliest try; `standing`: its present rank
+    in the order."""
 
     job_id: str
     place: QueuePlace
@@ -89,8 +89,8 @@ class WaitingJob(Struct, frozen=True, kw_only=True):
 
 class Holds(Struct, frozen=True, kw_only=True):
     """The resources that a job holds, and for how long. `reports`: it reports its steps, even if they are too few to
-    estimate its end. `since_s`, `began_s`: since when it holds them, and runs; `attained_s`: for how long it has held
-    any, in all its tries; `standing`: in the order, now (None: it gives way to nobody). `leaves`: it stops already."""
+    estimate its end. `since_s`, `began_s`: begin of holding, and of running; `attained_s`: seconds of holding over all
+    tries; `standing`: its present rank in the order (None: it never gives way). `leaves`: it is stopping."""
 
     job_id: str
     allocations: Place
@@ -110,8 +110,7 @@ class Holds(Struct, frozen=True, kw_only=True):
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """A job that holds something in a projected cluster; `counted_s`: the time of its standing and its
-    `attained_s`."""
+    """A job that holds resources in a projected cluster; `counted_s`: the time of its standing and its `attained_s`."""
 
     job_id: str
     number: int
@@ -166,11 +165,11 @@ class Run(Struct, frozen=True, kw_only=True):
 
     @property
     def granted(self) -> Counter[str]:
-        """How many ranks of each role it has, without those that leave."""
+        """Number of ranks of each role, without leaving ones."""
         return Counter(one.role for one in self.place if not one.leaving)
 
     def parts(self, tier: float, now: float) -> list[Holder]:
-        """The ranks that it can do without, and the rest of it."""
+        """Its extra ranks, and the other ranks."""
         if not self.has_surplus:
             return [Holder(job_id=self.job_id, worth=(tier, *self.loss(now)), allocations=self.place)]
         return parts_of(self.job_id, self.place, tier=(tier,), loss=lambda extra: self.loss(now, extra=extra))
@@ -195,7 +194,7 @@ class Run(Struct, frozen=True, kw_only=True):
         return any(one.node_id == node_id for one in self.place)
 
     def runs_on_s(self, now: float) -> float:
-        """For how long the scheduler expects it to run on: until its limit, or as long again as it has run."""
+        """Seconds for which the scheduler expects it to run on: until its limit, or as long again as it has run."""
         return self.attained_s + now - self.counted_s if self.limit_at is None else max(0.0, self.limit_at - now)
 
 

@@ -1,4 +1,4 @@
-"""How long something may still take, as quantiles."""
+"""Remaining times as quantiles."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -10,22 +10,22 @@ from msgspec import Struct, structs
 from weft.messages.eta import Basis
 
 PARTS = 20  # quantiles that a spread keeps, each in the middle of its part
-ENOUGH = 5  # samples without which what is known of a job's own age is mixed in
+ENOUGH = 5  # with fewer samples the estimate from the job's own age is mixed in
 TINY = 1e-9
-NEW_S = 60.0  # the age that a job counts as having had at least
+NEW_S = 60.0  # minimum age of a job in the estimates
 
 
 class TimeSpread(Struct, frozen=True):
-    """Seconds from now, ascending, the mean of each equal part of the cases; all the same if it is one number, which is
-    then the most that it can be if the basis is limits. Infinite: nobody can tell. `weak`: fewer than `ENOUGH` samples
-    support it, so no single moment in it is worth showing."""
+    """Seconds from now, ascending: the mean of each equal part of the cases. All are the same for a single number,
+    which is an upper bound if the basis is limits. Infinite: unknown. `weak`: fewer than `ENOUGH` samples support it,
+    so no single moment in it is worth showing."""
 
     seconds: tuple[float, ...]
     basis: Basis
     weak: bool = False
 
     def at(self, part: float) -> float:
-        """The seconds within which it is over in this part of the cases, 0 to 1."""
+        """The seconds within which it ends in this fraction of the cases, 0 to 1."""
         seconds = self.seconds
         place = part * len(seconds) - 0.5
         if place <= 0:
@@ -45,7 +45,7 @@ class TimeSpread(Struct, frozen=True):
         return self.seconds[0] < self.seconds[-1]
 
     def at_most(self, bound: float) -> "TimeSpread":
-        """The same, cut off at a limit."""
+        """The same times, at most a limit."""
         if self.seconds[-1] <= bound:
             return self
         cut = tuple(min(one, bound) for one in self.seconds)
@@ -60,20 +60,20 @@ UNKNOWN = TimeSpread((inf,), Basis.UNKNOWN)
 
 
 class DurationCurve(Struct, frozen=True):
-    """How jobs of one kind last: at each of `seconds`, ascending, the part `masses` of all of them ends; the parts add
-    up to 1. `ended`: from how many that is known."""
+    """Distribution of durations of one kind of jobs: at each of `seconds`, ascending, the fraction `masses` of them
+    ends; the fractions add up to 1. `ended`: number of jobs behind it."""
 
     seconds: tuple[float, ...]
     masses: tuple[float, ...]
     ended: int
 
     def outlasting(self, age: float) -> int:
-        """At how many of its times jobs of this age end."""
+        """Number of its times after this age."""
         return len(self.seconds) - bisect_right(self.seconds, age)
 
     def left(self, age: float) -> TimeSpread:
-        """What is left of a job of this age. Where too few lasted as long, cases are added that make it enough, which
-        last as a job does of which only its age is known."""
+        """Remaining time of a job of this age. If too few lasted as long, cases are added that behave like a job with
+        only a known age."""
         first = bisect_right(self.seconds, age)
         left = [(seconds - age, mass) for seconds, mass in zip(self.seconds[first:], self.masses[first:], strict=True)]
         missing = ENOUGH - len(left)
@@ -86,15 +86,16 @@ class DurationCurve(Struct, frozen=True):
 
 
 def as_long_again(age: float, count: int) -> list[float]:
-    """How long a job goes on of which only its age is known, in so many cases: in half of them it doubles its age, in a
-    third it trebles it. So a job is half done in the middle case, whatever its scale."""
+    """Remaining times of a job with only a known age, in this number of cases: in half of them it doubles its age, in a
+    third it trebles it. So in the median case a job is half done, at any scale."""
     parts = [(index + 0.5) / count for index in range(count)]
     return [age * part / (1 - part) for part in parts]
 
 
 def course_of(ended: Sequence[float], running: Sequence[float]) -> DurationCurve:
-    """How jobs last of which some ended after so long, ascending, at least one, and others have run so long by now,
-    ascending: these last longer (Kaplan and Meier, 1958). Left out, the long ones would be missing while they run."""
+    """Distribution of durations from ended jobs (ascending, at least one) and from the present ages of running ones
+    (ascending), which last longer (Kaplan and Meier, 1958). Without the running ones, long jobs would be missing while
+    they run."""
     cases: list[tuple[float, float]] = []
     beyond, at_risk, open_at = 1.0, len(ended) + len(running), 0
     for at, seconds in enumerate(ended):

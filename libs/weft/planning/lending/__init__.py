@@ -195,7 +195,7 @@ class Loans:
     # what was asked for is free
 
     def arrive(self, now: float) -> Iterator[Change]:
-        """Replicas join where those that had to leave are gone."""
+        """Let replicas join at places whose former holders are gone."""
         for job_id in sorted(self._awaited):
             yield from self._arrive(job_id, now)
 
@@ -222,11 +222,11 @@ class Loans:
             yield from self._join(job_id, joins)
 
     def _leaves(self, one: _Awaited) -> bool:
-        """Is anything still there that must be gone first?"""
+        """Return True if something is left there that must be gone first."""
         return not all(self._cluster.has_left(job_id, epoch, ranks) for (job_id, epoch), ranks in one.leaving.items())
 
     def _join(self, job_id: str, awaited: Iterable[_Awaited]) -> Iterator[Change]:
-        """The replicas join, as far as their places are really free."""
+        """Let the replicas join whose places are really free."""
         free_capacity = self._cluster.free_capacity
         fit: list[_Awaited] = []
         with free_capacity.supposing():
@@ -287,7 +287,8 @@ class Loans:
         return found
 
     def _lacks(self, one: Borrower) -> int:
-        """How many replicas the service may borrow for: none that only an update would add for a while."""
+        """The number of replicas for which the service may borrow, without those that only an update adds for a
+        while."""
         return min(one.missing, self._short.get(one.service.job_id, 0))
 
     def _waits(self, one: Borrower, now: float) -> bool:
@@ -295,7 +296,7 @@ class Loans:
         return again is not None and again[0] == _as_it_is(one) and now < again[1]
 
     def _plan(self, services: Sequence[Borrower], closed: Sequence[str]) -> list[tuple[Borrower, Borrowed]]:
-        """Places for replicas, the services in turn; nothing changes yet."""
+        """Plan places for replicas, the services in turn, without any change yet."""
         free_capacity = self._cluster.free_capacity
         found: list[tuple[Borrower, Borrowed]] = []
         look = _Look()
@@ -347,7 +348,7 @@ class Loans:
             yield from look.whole[one.rank, most]
 
     def _is_kept(self, holder: Holder) -> bool:
-        """Is all that comes free there kept for replicas already?"""
+        """Return True if all GPUs that come free there are already kept for replicas."""
         gpus = [(one.node_id, gpu) for one in holder.allocations for gpu in one.gpus]
         return bool(gpus) and all(gpu in self._kept for gpu in gpus)
 

@@ -94,7 +94,7 @@ def _model(job: ElasticJob, on: Mapping[str, int], of_servers: Mapping[str, str]
 
 
 def _moves(job: ElasticJob, on: Mapping[str, int]) -> bool:
-    """Whether it has replicas on a server where it has none or fewer now."""
+    """Return True if it gets replicas on a server where it has none or fewer now."""
     return job.now > 0 and any(number > job.on.get(server, 0) for server, number in on.items())
 
 

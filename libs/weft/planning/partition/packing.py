@@ -1,4 +1,4 @@
-"""Puts counts on servers: what stays stays where it is, the rest goes where it fits."""
+"""Assigns replica counts to servers: remaining replicas keep their servers, the others go where they fit."""
 
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -224,8 +224,8 @@ def packed(
     `least` or none; and the sizes of the jobs that got less than what was wanted.
 
     A job that is placed again gives up all that it has before any other gets more, so that two jobs can exchange their
-    GPUs. One that does not get all of its size then stays as it is, and all are packed again. `first`: jobs that
-    are placed before the others.
+    GPUs. If such a job does not get its full size, it keeps its present ranks, and all jobs are packed again. `first`:
+    jobs that are placed before the others.
     """
     stay: dict[str, int] = {}
     while True:

@@ -174,8 +174,8 @@ def filled(packer: Packer, jobs: Sequence[ElasticJob], whole: Amounts, options: 
     """Starts waiting jobs, those that have waited longest first; then jobs grow up to their fair share.
 
     They grow to the next size that is faster, the job furthest below its fair share for its weight first. Nothing
-    shrinks. Of the running jobs no more change than theta2 allows, with those that have changed already, and no job is
-    restarted for this alone; what was to shrink does not grow again elsewhere.
+    shrinks. Including earlier changes, at most theta2 of the running jobs change, and no job restarts for this alone.
+    Jobs that shrink do not grow again elsewhere.
     """
     fair = options.fair
     for job in sorted(
@@ -188,7 +188,7 @@ def filled(packer: Packer, jobs: Sequence[ElasticJob], whole: Amounts, options: 
     may_change = ceil(rules.theta2 * sum(1 for job in jobs if job.now) - ROUNDING) - changed
 
     def below(job: ElasticJob, size: int) -> float:
-        """How far from its fair share it is with that size: less than 0 if it is still below."""
+        """The distance from its fair share at that size; negative if it is below."""
         return (dominant_share(job, size, whole) - fair[job.job_id].share - ROUNDING) / job.weight
 
     heap = [

@@ -157,7 +157,7 @@ def _harm(scores: Scores, job_class: str, company: int) -> float:
 
 
 def _octave(cpus_each: float) -> int:
-    """The class of so many CPUs for each GPU."""
+    """The class of this number of CPUs per GPU."""
     return round(OCTAVE * log2(max(cpus_each, CPUS_LEAST)))
 
 

@@ -73,7 +73,8 @@ def select_victims(
 
 
 def enough(resource_request: ResourceRequest, holders: Sequence[Holder], *, free: float) -> bool:
-    """Do the holders and the free GPUs suffice for the shape? Without holders never: it did not fit the free GPUs."""
+    """Return True if the holders and the free GPUs suffice for the request. Without holders never, as it did not fit
+    the free GPUs."""
     missing = gpus_least(resource_request) - free
     for holder in holders:
         missing -= gpus_in(holder.allocations)
@@ -97,7 +98,7 @@ def _enough_leaving(
 
 
 def _helps(holder: Holder, resource_request: ResourceRequest, free_capacity: FreeCapacity) -> bool:
-    """Does it hold anything on a node that takes work and can start some of the shape?"""
+    """Return True if it holds resources on a node that takes work and can start a part of the request."""
     return any(
         free_capacity.is_open(node_id)
         and any(free_capacity.nodes[node_id].starts(want.request) for want in resource_request)

@@ -1,4 +1,4 @@
-"""What each tenant has used of a pool, where the past counts less and less; and the order that follows from it.
+"""The decayed use of a pool by each tenant, and the resulting order.
 
 The decay is exact: between two changes of what a tenant holds, U(t) = U(t0)·2^(-Δ/h) + r·h/ln 2·(1 - 2^(-Δ/h)), with r
 GPUs held and the half-life h. So nothing is counted by ticks, and a replay comes to the same bits.
@@ -60,8 +60,8 @@ class FairRanks:
         self._ranks: dict[str, float] = {}
 
     def of(self, tree: QuotaTree, tenants: Iterable[str], now: float, *, version: int = 0) -> Mapping[str, float]:
-        """The rank of each of `tenants`, the smallest served first; tied tenants share a rank. `version`: another one
-        for another tree."""
+        """The rank of each of `tenants`, the smallest served first; tied tenants share a rank. `version`: differs for
+        each tree."""
         known = (self._use.changes, now, version)
         if known != self._known:
             self._known = known

@@ -1,4 +1,5 @@
-"""The quotas that are in force: who may start, in which order, and whose jobs give back. Every cycle obeys them.
+"""The quotas in force: they decide which jobs may start, in which order, and whose jobs give GPUs back. Every cycle
+obeys them.
 
 Without a quota nothing here does anything.
 """
@@ -57,7 +58,7 @@ class QuotasInForce:
             self._lendable = lendable(self._nodes.values())
 
     def again(self) -> "QuotasInForce":
-        """The same for another course of things: what is held there changes nothing here."""
+        """A copy for another scenario; changes of the copy do not affect this one."""
         other = QuotasInForce((), self._nodes, runtime_seconds=self._runtime_seconds)
         other.ledger, other.on = self.ledger.copy(), self.on
         other._lendable, other._bounded, other._wanted = self._lendable, self._bounded, self._wanted

@@ -88,7 +88,7 @@ class Ledger:
             self._count(held, 1)
 
     def claim(self, job_id: str, held: TenantHolds) -> None:
-        """Others stop for this job: what it will hold counts already, so that no more stop for its tenant's next."""
+        """Count the future GPUs of a job for which others stop, so that no more jobs stop for its tenant's next job."""
         self.unclaim(job_id)
         self.claims[job_id] = held
         self._count(held, 1)
@@ -99,7 +99,7 @@ class Ledger:
             self._count(held, -1)
 
     def hold(self, job_id: str, held: TenantHolds) -> None:
-        """A job begins to hold this, or holds this instead of what it held."""
+        """Note that a job begins to hold these amounts, or holds them instead of its former ones."""
         self.unclaim(job_id)
         self.let_go(job_id)
         self.jobs[job_id] = held
@@ -119,7 +119,7 @@ class Ledger:
         return self._use.get(branch.key, _NOTHING)
 
     def fit(self, tenant: str, wanted: Amounts, *, job_id: str = "") -> QuotaFit:
-        """May the tenant take this besides what it holds, as far as quotas go? `job_id`: the job that is to have it,
+        """Check if quotas allow the tenant this in addition to its present GPUs. `job_id`: the job that would get it,
         whose own claim does not count."""
         path = self.tree.path(tenant)
         claimed = self.claims[job_id].amounts if job_id in self.claims else _NOTHING

@@ -13,7 +13,8 @@ LEAST = 1.0  # due is never nothing: a part of it is a weight
 
 
 class Branch(Struct, frozen=True):
-    """A tenant or a group. `any_model`: its guarantee is of GPUs of any model, but for those that it names."""
+    """A tenant or a group. `any_model`: its guarantee applies to GPUs of any model, except for the models that it
+    names."""
 
     key: Key
     guaranteed: Amounts

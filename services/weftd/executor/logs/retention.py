@@ -128,7 +128,7 @@ class Found(Struct, kw_only=True):
 
 
 class Doubt:
-    """Whether the clock may have gone ahead: its time is kept in a file's own, compared with it, and with `clock`.
+    """Detects jumps of the clock: its time is stored as a file's time and compared with that, and with `clock`.
 
     `clock` counts from boot. While there is doubt the file keeps the time from before, so that a restart doubts too.
     """

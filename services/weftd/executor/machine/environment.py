@@ -55,7 +55,7 @@ def environment(order: StartRun, facts: RunFacts) -> dict[str, str]:
 
 
 def is_alone(order: StartRun) -> bool:
-    """Whether the run is the only replica of its job, now and later, or a replica of a service."""
+    """Return True if the run is the only replica of its job, now and later, or a replica of a service."""
     return order.world_size <= 1 and (order.members is None or order.members.most <= 1)
 
 

@@ -1,1 +1,1 @@
-"""A reallocator's verdicts and asks: pure, with time as an input."""
+"""Decides verdicts and commands of a reallocator. Pure, with time as an input."""

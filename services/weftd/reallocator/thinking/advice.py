@@ -1,4 +1,4 @@
-"""Advice about jobs: verdicts, proposed changes, and findings that no limit can mend."""
+"""Advice about jobs: verdicts, proposed changes, and findings that no change of limits can remedy."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ _CODES = {
 
 
 def short_of_replicas(running: Sequence[Job], holding: Sequence[Job], nodes: Sequence[Node]) -> list[Finding]:
-    """Jobs that run with fewer replicas than they want, though there is room for more."""
+    """Jobs that run with fewer replicas than they want although more would fit."""
     short = [job for job in running if _missing(job)]
     if not short:
         return []

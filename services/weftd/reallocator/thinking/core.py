@@ -1,9 +1,9 @@
-"""Decides what holds each running job of a pool back, and which limits to try. The shell reads, stores and publishes.
+"""Decides the bottleneck of each running job of a pool, and the limits to try.
 
-Every running job gets verdicts. A job whose effective mode is `on` and that reports its speed has a tuner of its own
-(`weft.tuning.tuner`); of the others the changes are findings only. If several jobs want the same free room, the one
-that gains most for what it takes is served first. Where no other limit helps, one more replica is tried: of one job in
-each review, and of no role that the partition planner sizes.
+The shell reads, stores and publishes. Every running job gets verdicts. A job with the effective mode `on` that reports
+its speed has its own tuner (`weft.tuning.tuner`); for other jobs the changes are only findings. If several jobs want
+the same free capacity, the one with the highest gain per capacity is served first. If no other limit helps, one more
+replica is tried: for one job in each review, and for no role that the partition planner sizes.
 """
 
 from collections import deque
@@ -34,16 +34,16 @@ from weft.tuning.window import WINDOW_SECONDS, Gathering, JobWindow
 from weftd.reallocator.thinking.advice import as_finding, as_verdict, idle_gpus, not_tuned, short_of_replicas
 from weftd.reallocator.thinking.growing import room_for_one_more
 
-VERDICTS_MAX = 1000  # in one review: with the findings it must fit into one message
+VERDICTS_MAX = 1000  # in one review, which must fit into one message with the findings
 FINDINGS_MAX = 500
 PARTED_MAX = 1000
-RELIEF_SECONDS = 5.0  # an ask for urgent memory is not repeated before
+RELIEF_SECONDS = 5.0  # an urgent request for memory is not repeated earlier
 _Way = tuple[str, Callable[[Case], Proposal | None]]
 _AT_EASE = (Verdict.OVER_PROVISIONED, Verdict.HEALTHY, Verdict.GPU_BOUND)
 
 
 class Known(Struct, frozen=True, kw_only=True):
-    """The state of a job's tuner, to be stored; with a `tune` or a `scale`, asked for in the same statement."""
+    """The state of a job's tuner to store; a `tune` or `scale` command is stored in the same statement."""
 
     job_id: str
     epoch: int
@@ -53,13 +53,13 @@ class Known(Struct, frozen=True, kw_only=True):
 
     @property
     def cause(self) -> Cause | None:
-        """Why something is asked for; None: nothing is."""
+        """The reason of the command; None without a command."""
         asks = self.tune or self.scale
         return None if asks is None else asks.cause
 
 
 class TuningDecision(Struct, frozen=True, kw_only=True):
-    """The result of one review. `known`: the states and asks to store."""
+    """The result of one review. `known`: the states and commands to store."""
 
     findings: tuple[Finding, ...] = ()
     verdicts: tuple[RankVerdict, ...] = ()
@@ -72,7 +72,7 @@ class _Followed:
     def __init__(self, job: Job, state: TunerState) -> None:
         self.job = job
         self.state = state
-        self.before = state  # the state before the last ask
+        self.before = state  # the state before the last command
         self.stored: TunerState | None = None  # the latest state in the store, as far as we know
         self.standing = StandingVerdicts()
         self.recent: deque[JobWindow] = deque(maxlen=RECLAIM_WINDOWS)
@@ -84,7 +84,7 @@ class _Followed:
 
 
 class _Wish(Struct, frozen=True):
-    """A job that is ready, and the change that it would try if all free room were its own."""
+    """A ready job, and the change that it would try with all free capacity."""
 
     followed: _Followed
     case: Case
@@ -105,17 +105,17 @@ class Reallocator:
         restart_cost: Callable[[Job], float] = lambda _: 0.0,
         cool_down_seconds: float = 120.0,
     ) -> None:
-        """`plans_sizes`: the partition planner gives jobs their sizes; `restart_cost`: of a job that takes another size
-        by restarting, seconds; `cool_down_seconds`: how long a job is left alone whose size others changed."""
+        """`plans_sizes`: the partition planner gives jobs their sizes; `restart_cost`: seconds that a job loses when it
+        restarts with another size; `cool_down_seconds`: pause after others changed the size of a job."""
         self.pool = pool
         self.tuning = tuning
         self.growth = growth
         self.arrivals = Arrivals()
-        self.not_done = 0  # asks that the scheduler did not take in time
+        self.not_done = 0  # commands that the scheduler did not execute in time
         self.gathering = Gathering(window_seconds=window_seconds)
         self._followed: dict[str, _Followed] = {}
         self._recalled: dict[str, tuple[int, bytes]] = {}
-        self._parted: dict[str, tuple[int, bytes]] = {}  # of jobs that do not run while another size is under trial
+        self._parted: dict[str, tuple[int, bytes]] = {}  # trials of jobs that do not run while they change size
         self._plans_sizes, self._restart_cost, self._cool_down = plans_sizes, restart_cost, cool_down_seconds
         self._holding: Sequence[Job] = ()
         self._nodes: Sequence[Node] = ()
@@ -131,7 +131,7 @@ class Reallocator:
                 self.gathering.hear_progress(heard, now=now)
 
     def recall(self, job_id: str, *, epoch: int, state: bytes, now: float) -> None:
-        """Take over the stored state of a job, whichever process stored it."""
+        """Adopt the stored state of a job, from any process."""
         followed = self._followed.get(job_id)
         if followed is None:
             self._recalled[job_id] = (epoch, state)
@@ -140,7 +140,7 @@ class Reallocator:
             followed.stored = parse(state)
 
     def learn(self, *, jobs: Iterable[Job], nodes: Iterable[Node], now: float) -> None:
-        """The jobs of the pool that hold resources, and its nodes; others are ignored."""
+        """Update the jobs of the pool that hold resources, and its nodes; others are ignored."""
         self._holding = [job for job in jobs if job.state.holding and job.placement is not None]
         self._nodes = tuple(nodes)
         self._loose = frozenset(node.id for node in self._nodes if "cpus" in node.not_enforced)
@@ -180,7 +180,7 @@ class Reallocator:
         )
 
     def not_asked(self, job_id: str) -> None:
-        """The store refused the ask: no trial has begun."""
+        """Note that the store refused the command, so no trial has begun."""
         if (followed := self._followed.get(job_id)) is not None:
             followed.state, followed.relieving = followed.before, False
 
@@ -192,19 +192,19 @@ class Reallocator:
         return followed.stored is None or not same_trials(stored, followed.stored)
 
     def remembered(self, known: Known) -> None:
-        """The store has this state."""
+        """Note that this state is stored."""
         if (followed := self._followed.get(known.job_id)) is not None:
             followed.stored = parse(known.state)
 
     @property
     def awaits(self) -> bool:
-        """True if an ask is open: stored, and not seen to be done."""
+        """True if a command is open: stored, and not seen as executed."""
         waiting = (Phase.ACTING, Phase.ROLLING_BACK)
         return any(one.relieving or one.state.phase in waiting for one in self._followed.values())
 
     @property
     def under_trial(self) -> Set[str]:
-        """The jobs of which a change is under trial: nothing else of them should change meanwhile."""
+        """The jobs with a change under trial; nothing else about them should change meanwhile."""
         trying = {job_id for job_id, one in self._followed.items() if one.state.trial is not None}
         return trying | frozenset(self._parted)
 
@@ -227,7 +227,7 @@ class Reallocator:
         followed.stored = parse(stored) if epoch == job.epoch else None
 
     def _part_from(self, gone: Mapping[str, _Followed]) -> None:
-        """Remember the trials of another size of jobs that stop for it, or otherwise: they go on in the next epoch."""
+        """Keep the size trials of jobs that stop, for the resize or otherwise; they continue in the next epoch."""
         for job_id, one in gone.items():
             if one.state.resizes:
                 self._parted[job_id] = (one.job.epoch, encode(one.state))
@@ -252,7 +252,7 @@ class Reallocator:
             self._moved(followed, tuner.switched_off(state, job, now=now, free=free), known)
 
     def _relieved(self, followed: _Followed, now: float, known: list[Known]) -> bool:
-        """Give memory back to a rank that gave it up and is about to need it, in every mode and during any trial."""
+        """Return memory to a rank that gave it up and is about to need it, in every mode and during any trial."""
         followed.relieving = followed.relieving and now - followed.relieved_at < RELIEF_SECONDS
         if not followed.lean or followed.relieving:
             return False
@@ -276,7 +276,7 @@ class Reallocator:
         return found
 
     def _wants_more(self, followed: _Followed, window: JobWindow) -> bool:
-        """Whether to look for a change, be it to make or only to advise."""
+        """True if a change should be searched, to apply or only to advise."""
         match self._mode(followed.job):
             case TuningMode.OFF:
                 return False
@@ -294,7 +294,8 @@ class Reallocator:
             known.append(Known(job_id=job.id, epoch=job.epoch, state=state, tune=moved.tune, scale=moved.scale))
 
     def _serve(self, ready: Sequence[_Followed], now: float, known: list[Known]) -> None:
-        """Serve the job first that gains most for what it takes; each is asked again with the room that is left."""
+        """Serve the job with the highest gain per capacity first; each job decides again with the remaining
+        capacity."""
         free = free_of(self._nodes, self._holding) if ready else {}
         wishes: list[_Wish] = []
         at_a_loss: list[tuple[_Followed, Case]] = []
@@ -328,7 +329,7 @@ class Reallocator:
         self._moved(followed, acted, known)
 
     def _grow(self, at_a_loss: Sequence[tuple[_Followed, Case]], now: float, known: list[Known]) -> None:
-        """Ask for one more replica of the job that gains most by it for what it takes."""
+        """Request one more replica for the job with the highest gain per capacity."""
         mine = [(one, case) for one, case in at_a_loss if self._mode(one.job) is TuningMode.ON and case.speed_known]
         room = free_capacity_of(self._nodes, self._holding) if mine else None
         wishes: list[_Wish] = []
@@ -367,12 +368,12 @@ class Reallocator:
         )
 
     def _unenforced(self, job: Job) -> list[str]:
-        """The nodes of the job that cannot hold runs to limits."""
+        """The nodes of the job that cannot enforce limits."""
         assert job.placement is not None
         return sorted({allocation.node_id for allocation in job.placement.allocations} & self._loose)
 
     def _not_tuned(self, job: Job, window: JobWindow) -> list[Finding]:
-        """Why a job that reports its speed is not tuned though its mode says so."""
+        """Why a job that reports its speed is not tuned although its mode is on."""
         loose = self._unenforced(job)
         if not loose or window.speed is None or self._mode(job) is not TuningMode.ON:
             return []
@@ -382,7 +383,7 @@ class Reallocator:
         return mode_of(job, self.tuning)
 
     def _verdicts(self) -> list[RankVerdict]:
-        """Verdicts on whole jobs first, then on ranks that are held back."""
+        """Verdicts on whole jobs first, then on slow ranks."""
         dull = (Verdict.HEALTHY, Verdict.UNKNOWN, Verdict.GPU_BOUND)
         whole: list[RankVerdict] = []
         ranks: list[RankVerdict] = []
@@ -405,14 +406,14 @@ def _lean(job: Job) -> tuple[Allocation, ...]:
 
 
 def _worth(wish: _Wish) -> tuple[float, str]:
-    """The key for the best first: predicted gain for the room it takes; changes that take none come first."""
+    """Sort key for the best change first: predicted gain per capacity; changes that take none come first."""
     cost = max(wish.proposal.cost, 1e-6)
     grows = wish.proposal.code in (CauseCode.UPSCALED, CauseCode.OUTSCALED)
     return -wish.proposal.gain / cost if grows else -1e9, wish.case.job.id
 
 
 def propose(case: Case) -> Proposal | None:
-    """The first proposal whose direction is open and that is predicted to pay; None if there is none."""
+    """The first proposal with an open direction and a predicted gain; None if there is none."""
     for direction, way in _ways(case):
         if case.open(direction) and (found := way(case)) is not None:
             return found
@@ -434,7 +435,7 @@ def _ways(case: Case) -> list[_Way]:
     if code in _AT_EASE and case.job.spec.kind in (Kind.TRAINING, Kind.BATCH):
         less_cpu: list[_Way] = [("cpus:less", cpus.less)] if code is Verdict.OVER_PROVISIONED else []
         return [*less_cpu, ("memory:less", limits.less_memory), ("egress:less", limits.less_egress)]
-    return []  # a notebook and a service keep their slack for load to come
+    return []  # a notebook and a service keep their slack for future load
 
 
 def free_of(nodes: Iterable[Node], holding: Iterable[Job]) -> dict[str, Free]:
@@ -449,7 +450,7 @@ def free_of(nodes: Iterable[Node], holding: Iterable[Job]) -> dict[str, Free]:
 
 
 def less(free: Mapping[str, Free], job: Job, proposal: Proposal) -> dict[str, Free]:
-    """The free capacity without that of the change. Capacity that the change returns is free only afterwards."""
+    """The free capacity minus that of the change. Capacity that the change returns is free only afterwards."""
     assert job.placement is not None
     nodes = {allocation.rank: allocation.node_id for allocation in job.placement.allocations}
     cpus: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""True if a job may ask for one more replica by itself now, and of which roles: what the tuner's outer loop may do."""
+"""Decides if the tuner's outer loop may request one more replica of a job now, and of which roles."""
 
 from math import inf
 
@@ -12,7 +12,7 @@ from weft.tuning.proposal import Case, Headroom
 from weft.tuning.state import TunerState
 from weftd.reallocator.thinking.kinds import elastic_role
 
-HORIZON_SECONDS = 600.0  # within which a restart has to pay, as for the partition planner
+HORIZON_SECONDS = 600.0  # time within which a restart must pay, as for the partition planner
 
 
 def room_for_one_more(
@@ -25,17 +25,17 @@ def room_for_one_more(
     cool_down_seconds: float,
     now: float,
 ) -> Headroom | None:
-    """None: of this job no replica may be asked for now. `room`: what nodes have left.
+    """The room of a job to grow; None if no replica may be requested now.
 
-    It has all that it should have, none of its ranks is about to leave, others did not change its size within its
-    cool-down, and its own last ask was not put off. With `plans_sizes` the role that the partition planner sizes is
-    left to the planner.
+    `room`: free capacity of nodes. A job may grow if it has its full size, no rank is leaving, others did not change
+    its size within its cool-down, and its own last command was not postponed. With `plans_sizes` the planner alone
+    decides about the role that it sizes.
     """
     job = case.job
     how = how_resized(job.spec)
     if (
         how is ResizeHow.NEVER
-        or job.spec.is_service  # the autoscaler of services alone says how many replicas it has
+        or job.spec.is_service  # only the autoscaler sizes services
         or job.granted != job.wanted
         or now < state.rests_until
         or not _may_change(job, state, now, restart_s=restart_s, seconds=cool_down_seconds)
@@ -68,7 +68,7 @@ def _may_change(job: Job, state: TunerState, now: float, *, restart_s: float, se
 
 
 def _left_seconds(case: Case, now: float) -> float:
-    """For how long the job still runs, by its time limit and its steps; the horizon at most."""
+    """Remaining seconds of the job, by its time limit and its steps; at most the horizon."""
     job = case.job
     limit = job.spec.time_limit_seconds
     left = [HORIZON_SECONDS]

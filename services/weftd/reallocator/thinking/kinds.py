@@ -1,4 +1,4 @@
-"""How fast a job is expected to be with each number of replicas, on the GPUs of each model that it may have."""
+"""Expected speed of a job with each number of replicas on each allowed GPU model."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -13,13 +13,13 @@ from weft.planning.partition.seen import model_of, models_of
 from weft.variability.curves import EXPONENT_USUAL, speed_at
 from weft.variability.models import ModelRatio, ratios_in, relative_speeds
 
-EXPONENT_LEAST = 0.5  # the speed that more replicas surely bring, where nothing was measured
+EXPONENT_LEAST = 0.5  # exponent of the speed that more replicas bring for certain without measurements
 NO_RATIOS: Mapping[str, float] = {}
 
 
 class Kinds:
     """The models of GPUs in a pool. `of_nodes`: by node, the model of most of its GPUs. `curves`: by subject;
-    `locality`: what gangs are believed to lose across nodes."""
+    `locality`: estimated loss of gangs across nodes."""
 
     def __init__(
         self, nodes: Sequence[Node], curves: Mapping[str, Curve], jobs: Iterable[Job], locality: Locality | None = None
@@ -65,7 +65,7 @@ class Kinds:
         return self._relative[job_class]
 
     def chosen(self, elastic: Iterable[ElasticJob], jobs: Mapping[str, Job], partition: Partition) -> dict[str, str]:
-        """By job, the model that the plan gives it, if it may have several and should have another one until now."""
+        """By job, the model that the plan gives it, if it may have several and had another one until now."""
         found: dict[str, str] = {}
         for each in elastic:
             model = partition.models.get(each.job_id, "")
@@ -75,7 +75,7 @@ class Kinds:
 
 
 def _measured(curves: Mapping[str, Curve], jobs: Iterable[Job]) -> list[ModelRatio]:
-    """The ratios between models that workloads showed; the class of a workload is that of its present jobs."""
+    """The measured ratios between models of workloads; a workload has the class of its present jobs."""
     classes = {f"workload:{workload_of(job.spec)}": class_of(job.spec) for job in jobs}
     workloads = ((subject, curve) for subject, curve in curves.items() if subject.startswith("workload:"))
     return [ratio for subject, curve in workloads for ratio in ratios_in(curve, classes.get(subject, ""))]
@@ -86,7 +86,7 @@ def on_gpus(role: Role) -> bool:
 
 
 def elastic_role(job: Job) -> tuple[str, Role]:
-    """The role of which the planner chooses the number: that with the widest range, and the most GPUs."""
+    """The role whose size the planner chooses: the one with the widest range, then the most GPUs."""
     return max(
         job.spec.roles.items(),
         key=lambda each: (each[1].replicas.most - each[1].replicas.least, each[1].gpus, each[1].cpus),
@@ -103,14 +103,13 @@ def speeds_of(
     ratios: Mapping[str, float] = NO_RATIOS,
     slower: Callable[[str, int], float] = lambda model, count: 1.0,
 ) -> tuple[float, ...]:
-    """The expected speed with `min` … `max` replicas of the role on GPUs of `model`, in parts of the speed with the
+    """The expected speed with `min` … `max` replicas of the role on GPUs of `model`, relative to the speed with the
     present number on GPUs of `here`, at the lower confidence bound.
 
-    Beyond the measured sizes and models only so much of the expected growth counts as is sure; where nothing was
-    measured, the speed grows with the root of the replicas. `ratios`: by model, how fast one GPU usually is; they hold
-    between a model that was measured and one that was not. `slower`: by model and number of
-    replicas, the factor on the job's time because no node holds them all; it counts as far as the speed of that size
-    was not measured.
+    Beyond the measured sizes and models only the certain part of the expected growth counts; without measurements the
+    speed grows with the square root of the replicas. `ratios`: usual speed of one GPU by model, used between a measured
+    model and another. `slower`: by model and number of replicas, the factor on the job's time if no node holds them
+    all; it counts only for sizes that were not measured.
     """
     spec = job.spec.roles[role]
     own, others = curves.get(f"job:{job.id}"), curves.get(f"workload:{workload_of(job.spec)}")

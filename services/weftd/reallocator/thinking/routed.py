@@ -1,7 +1,7 @@
 """Requests of each service as counted by all routers, and reports of nodes about its replicas.
 
-A router counts from its start (`boot`) on. The counts of its boots before, and of routers that are gone, are kept, so
-that the totals never fall and neither a restart nor a lost message loses any. All of it is bounded.
+A router counts from its start (`boot`). Counts of earlier boots and of removed routers are kept, so that the totals
+never fall and neither a restart nor a lost message loses any. All data are bounded.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,17 +11,17 @@ from msgspec import Struct
 from weft.messages.serving import Endpoint, EndpointsSeen, ReplicaServed, ServiceServed, ServicesServed
 from weft.serving.loads import RequestCounts
 
-SILENT_SECONDS = 3.0  # a router that is not heard for so long: what arrives there is not known
-GONE_SECONDS = 60.0  # after so long it is no longer waited for
+SILENT_SECONDS = 3.0  # after this silence of a router its arrivals are unknown
+GONE_SECONDS = 60.0  # after this time a router is no longer awaited
 ROUTERS_MAX = 256
 NODES_MAX = 10_000
-SERVICES_MAX = 65_536  # at one router, and of past counts
+SERVICES_MAX = 65_536  # services at one router, and of past counts
 
 _Run = tuple[str, int, int]
 
 
 class RoutedCounts(RequestCounts, frozen=True, kw_only=True):
-    """One service at all routers: totals, and what waits and runs now."""
+    """One service at all routers: totals, and its waiting and running requests."""
 
     replicas: tuple[ReplicaServed, ...] = ()
 
@@ -37,14 +37,14 @@ class _Router:
 
 
 class Routed:
-    """`hear` takes what routers tell; `of` returns a service at all of them. Times are of our own clock."""
+    """`hear` receives reports of routers; `of` returns a service at all routers. Times are of our clock."""
 
     def __init__(self) -> None:
         self._routers: dict[str, _Router] = {}
         self._past: dict[str, RoutedCounts] = {}
 
     def hear(self, told: ServicesServed, *, now: float) -> tuple[str, ...]:
-        """The services of the message of which requests wait. A message that is older than the last is dropped."""
+        """The services in the message with waiting requests. Messages older than the last one are dropped."""
         router = self._routers.get(told.router)
         if router is None or router.boot != told.boot:
             if router is not None:
@@ -61,7 +61,7 @@ class Routed:
         return tuple(served.job_id for served in told.services if served.queued)
 
     def keep_only(self, jobs: Iterable[str], *, now: float) -> None:
-        """Forget services that are over, and routers that are gone."""
+        """Forget ended services and removed routers."""
         for name in [name for name, one in self._routers.items() if now - one.heard_at > GONE_SECONDS]:
             self._retire(name)
         kept = set(jobs)
@@ -71,12 +71,12 @@ class Routed:
                 router.services = {job_id: one for job_id, one in router.services.items() if job_id in kept}
 
     def silent(self, *, now: float) -> bool:
-        """Is there no router, or one that was heard a while ago and may have requests that are not known of?"""
+        """True if there is no router, or a silent one that may have unknown requests."""
         return not self._routers or any(now - one.heard_at > SILENT_SECONDS for one in self._routers.values())
 
     def counted_at(self, *, now: float) -> float:
-        """When the counts were told, as the mean over the routers: of these times the rates are made, so that a message
-        that comes a little later than usual is no burst."""
+        """Mean report time of the counts over the routers. Rates use these times, so that a slightly late message is no
+        burst."""
         heard = [one.heard_at for one in self._routers.values() if now - one.heard_at <= SILENT_SECONDS]
         return min(now, sum(heard) / len(heard)) if heard else now
 
@@ -97,7 +97,7 @@ class Routed:
 
 
 def _plus(total: RoutedCounts, served: ServiceServed, *, now: bool) -> RoutedCounts:
-    """`now`: what waits and runs there counts too."""
+    """`now`: count waiting and running requests too."""
     return RoutedCounts(
         arrived=total.arrived + served.arrived,
         answered=total.answered + served.answered,
@@ -140,7 +140,7 @@ class _Node(Struct):
 
 
 class SeenEndpoints:
-    """Reports of nodes about their replicas. A node is asked only about runs that the store has there."""
+    """Reports of nodes about their replicas. A node's report counts only for runs that the store has there."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Node] = {}
@@ -161,7 +161,7 @@ class SeenEndpoints:
 
 
 def _on_our_clock(one: Endpoint, told_at: float, now: float) -> SeenEndpoint:
-    """Only differences of the node's clock count."""
+    """Convert a node's time to our clock; only differences of the node's clock count."""
     return SeenEndpoint(
         ready=one.ready,
         draining=one.draining,

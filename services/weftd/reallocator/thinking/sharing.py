@@ -1,10 +1,10 @@
-"""Shares of GPUs that follow their use: a notebook that computes gets more of its GPU, and less again.
+"""Shares of GPUs that follow their use: a computing notebook gets more of its GPU, and less again afterwards.
 
-Only the shares of jobs whose tuning is `on` change, on nodes that hold jobs to their shares. A request grows when its
-ranks have used nearly all of it for a while and the GPU has more: to what they use, at most to the limit. It shrinks
-when they hardly use it: to what they use, at least to what the job asked for, or to its `tuning.share_min`. While
-jobs wait, nothing grows, and what has grown goes back: a request is a promise, and room is for those who wait. What a
-user gave by `weft share` is not taken back.
+Only shares of jobs with tuning `on` change, on nodes that enforce shares. A request grows when its ranks have used
+nearly all of it for a while and the GPU has more: to what they use, at most to the limit. It shrinks when they hardly
+use it: to what they use, at least to what the job asked for, or to its `tuning.share_min`. While jobs wait, no share
+grows, and grown shares shrink back: a request is guaranteed, and free capacity is for waiting jobs. Shares that a user
+set by `weft share` do not shrink.
 """
 
 from collections import deque
@@ -22,32 +22,32 @@ from weft.messages.signals import Finding, NodeSampled
 from weft.tuning.envelope import mode_of
 
 WINDOW_SECONDS = 20.0
-WINDOW_FULL = 0.8  # the part of a window that has to be measured
+WINDOW_FULL = 0.8  # fraction of a window that must be measured
 SAMPLES_MAX = 64  # of one rank
-GROWS_AT, SHRINKS_AT = 0.9, 0.5  # of the request, in use
-MARGIN = 1.2  # of what is used
-STEP_LEAST = 20  # thousandths: less is not worth a change
+GROWS_AT, SHRINKS_AT = 0.9, 0.5  # used fraction of the request
+MARGIN = 1.2  # multiple of the use
+STEP_LEAST = 20  # thousandths: smaller changes are not made
 COOL_DOWN_SECONDS = 30.0
 
 _Rank = tuple[str, int, int]
 
 
 class ResharedJobs(Struct, frozen=True, kw_only=True):
-    """The shares to ask for, by job, and what would be asked for where tuning only advises."""
+    """The shares to request, by job, and the advised shares of jobs whose tuning only advises."""
 
     shares: Mapping[str, Reshare] = {}
     findings: tuple[Finding, ...] = ()
 
 
 class ShareTuner:
-    """`tuning`: the pool's, for jobs that say nothing of their own; off is final. Times are seconds on one clock."""
+    """`tuning`: the pool's mode, for jobs that set none; off is final. Times are seconds on one clock."""
 
     def __init__(self, *, pool: str, tuning: TuningMode) -> None:
         self._pool = pool
         self._tuning = tuning
         self._used: dict[_Rank, deque[tuple[float, float]]] = {}  # when, and the part of the GPU
-        self._rested: dict[str, float] = {}  # by job: until when it is left alone
-        self._given: dict[str, int] = {}  # by job: the request that was asked for here last
+        self._rested: dict[str, float] = {}  # by job: end of its pause
+        self._given: dict[str, int] = {}  # by job: the last request set here
 
     def observe(self, sampled: NodeSampled, *, now: float) -> None:
         if sampled.pool != self._pool:
@@ -58,7 +58,7 @@ class ShareTuner:
                 samples.append((now, run.share.used))
 
     def decide(self, holding: Iterable[Job], nodes: Iterable[Node], *, waiting: bool, now: float) -> ResharedJobs:
-        """`waiting`: whether jobs of the pool wait for room."""
+        """`waiting`: True if jobs of the pool wait for capacity."""
         holding = list(holding)
         # The shares of services follow their load.
         running = [job for job in holding if job.state is JobState.RUNNING and job.placement is not None]
@@ -92,13 +92,13 @@ class ShareTuner:
         return ResharedJobs(shares=shares, findings=tuple(findings))
 
     def asked(self, shares: Mapping[str, Reshare], *, now: float) -> None:
-        """These asks are stored."""
+        """Note that these commands are stored."""
         for job_id, share in shares.items():
             self._rested[job_id] = now + COOL_DOWN_SECONDS
             if share.request is not None:
                 self._given[job_id] = share.request
             for key in [key for key in self._used if key[0] == job_id]:
-                del self._used[key]  # what it used with another share says little of what it would use now
+                del self._used[key]  # its use with another share says little about its use now
 
     def _wanted(self, job: Job, left: dict[tuple[str, int], int], *, waiting: bool, now: float) -> Reshare | None:
         """Another share for one role of the job."""
@@ -131,7 +131,7 @@ class ShareTuner:
         return None
 
     def _most_used(self, job: Job, ranks: Iterable[Allocation], now: float) -> float | None:
-        """The mean part of its GPU that the busiest rank used in the window; None if not known of every rank."""
+        """The mean part of its GPU that the busiest rank used in the window; None if unknown for a rank."""
         most = 0.0
         for one in ranks:
             samples = [
@@ -171,5 +171,5 @@ def _left(jobs: Iterable[Job], nodes: Iterable[Node]) -> dict[tuple[str, int], i
 
 
 def _on_one(ranks: Iterable[Allocation], other: Allocation) -> int:
-    """How many of these ranks are on the GPU of `other`."""
+    """Number of these ranks on the GPU of `other`."""
     return sum((one.node_id, one.gpus) == (other.node_id, other.gpus) for one in ranks)

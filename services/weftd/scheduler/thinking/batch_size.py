@@ -1,4 +1,4 @@
-"""How much of what waits one cycle takes in: as much as it has time for, so that the next need not wait long. Pure.
+"""Limits the waiting input of one cycle to what it has time for, so that the next cycle starts soon. Pure.
 
 A few that take long, such as large updates, cannot be made fewer: after them a pause lets other input go first.
 

@@ -1,4 +1,4 @@
-"""Which of the pools that several schedulers share one of them takes, and which it gives up: each leads its even part.
+"""Decides which shared pools a scheduler takes and gives up, so that each scheduler leads its even part.
 
 Only how fast a free pool is taken depends on this, never whether two lead it: that the store refuses. The scheduler
 that leads fewest takes a free pool at once; the others leave it to that one for `yield_seconds`, and take it then. A
@@ -55,7 +55,7 @@ class PoolBalancer:
         self._free_since.pop(pool, None)
 
     def may_take(self, pool: str, now: float, *, led: Collection[str]) -> bool:
-        """May this scheduler take `pool`, which has no leader? `led`: the pools that it leads."""
+        """Return True if this scheduler may take `pool`, which has no leader. `led`: the pools that it leads."""
         if len(self._pools) == 1:
             return True
         if now < self._began_at + LISTEN_SECONDS:

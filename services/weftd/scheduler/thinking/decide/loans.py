@@ -86,7 +86,7 @@ class Loans:
         return self._shrink_by_restart(lender, ranks, cause, now)
 
     def _shrink_by_restart(self, lender: Job, ranks: Sequence[Allocation], cause: Cause, now: float) -> list[Step]:
-        """It stops, starts without the ranks, and grows back to the size that it has now."""
+        """Stop the job, start it without the ranks, and let it grow back to its present size."""
         steps: list[Step] = []
         if not lender.size:
             grows_back = structs.replace(cause, sentence=f"{cause.sentence}, and grows back")

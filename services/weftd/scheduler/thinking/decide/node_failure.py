@@ -1,4 +1,4 @@
-"""Which silent nodes are lost, and when so many fall silent together that the control plane is suspected instead."""
+"""Decides which silent nodes are lost, and suspects the control plane if many fall silent together."""
 
 from collections.abc import Iterable, Mapping
 from math import inf
@@ -73,7 +73,7 @@ class NodeFailures:
         return notices
 
     def _doubts(self, silent: Mapping[str, float], due: list[str], now: float, *, leaving: Iterable[str]) -> bool:
-        """Should the nodes that are due get more time?"""
+        """Return True if the due nodes should get more time."""
         if not due:
             self._patient_until = None
             return False

@@ -146,7 +146,7 @@ def _failed(
 
 
 def _attempts(job: Job, replicas: dict[int, Replica], now: float) -> int:
-    """How many replicas in a row failed so far: none, if one of this revision is, or was until now, ready for long."""
+    """Number of replicas that failed in a row; 0 if one of this revision is, or was until now, ready for long."""
     assert job.placement is not None
     current = (each.rank for each in job.placement.allocations if each.revision == job.revision)
     steady = any(replicas[rank].ready_for(now) >= STEADY_SECONDS for rank in current)
@@ -177,7 +177,7 @@ def _last_words(cluster_state: ClusterState, job: Job, ranks: Sequence[Allocatio
 
 
 def _became_ready(cluster_state: ClusterState, job: Job, replicas: dict[int, Replica], now: float) -> list[Step]:
-    """Note that a service takes requests for the first time, and that an update does: it does not go back any more."""
+    """Note that a service takes requests for the first time, or that an update does, which is then final."""
     assert job.placement is not None
     if job.worked and not updating.may_go_back(job):
         return []

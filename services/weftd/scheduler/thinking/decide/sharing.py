@@ -1,4 +1,4 @@
-"""Another share of a GPU for the ranks of a running job: less at once, more as far as their GPUs have it."""
+"""Changes the share of a GPU of the ranks of a running job: less at once, more as far as their GPUs have it."""
 
 from collections.abc import Collection, Sequence
 

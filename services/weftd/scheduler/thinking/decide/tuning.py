@@ -72,7 +72,7 @@ def _tuned(allocation: Allocation, tuning: RankTuning | None) -> Allocation:
 
 
 def _fits(cluster_state: ClusterState, job: Job, after: tuple[Allocation, ...], closed: Collection[str]) -> bool:
-    """Is the net increase of the ranks on each node free there now?"""
+    """Return True if the net increase of the ranks on each node is free there now."""
     before = job.placement.allocations if job.placement is not None else ()
     for node_id in {allocation.node_id for allocation in before}:
         had = [allocation for allocation in before if allocation.node_id == node_id]
@@ -90,6 +90,6 @@ def _fits(cluster_state: ClusterState, job: Job, after: tuple[Allocation, ...], 
 
 
 def _goes_beyond(job: Job, had: Allocation, has: Allocation) -> bool:
-    """Does the rank get more of CPUs or memory than before, and more than its role requests?"""
+    """Return True if the rank gets more CPUs or memory than before, and more than its role requests."""
     asked = job.spec.roles[had.role]
     return has.cpus > max(had.cpus, asked.cpus) + _GRAIN or has.memory > max(had.memory, asked.memory_bytes)

@@ -58,12 +58,12 @@ def update(cluster_state: ClusterState, ask: Ask, now: float) -> list[Step]:
 
 
 def _is_too_much(revision: Revision) -> bool:
-    """Updates add up: is the revision more than a specification may hold?"""
+    """Return True if the revision, as updates add up, is larger than a specification may be."""
     return len(revision.env or {}) > ENV_NAMES_MAX or len(msgspec.json.encode(revision)) > SPEC_BYTES_MAX
 
 
 def may_go_back(job: Job) -> bool:
-    """Does the newest revision still have to show that it becomes ready?"""
+    """Return True while no replica of the newest revision has become ready."""
     return bool(job.revisions) and job.revisions[-1].back_to is not None
 
 

@@ -244,7 +244,7 @@ class Journal:
     # records
 
     def due(self, now: float) -> bool:
-        """Is it time to store entries that led to no step?"""
+        """Return True if entries that led to no step should be stored now."""
         return len(self._entries) >= self._pace.entries_max or now - self._at >= self._pace.quiet_seconds
 
     def draft(self) -> "Draft":

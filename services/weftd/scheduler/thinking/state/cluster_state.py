@@ -406,6 +406,6 @@ class ResizeCandidates:
 
 
 def _as_it_should_be(job: Job) -> bool:
-    """Has the service as many replicas as it should have, all of the newest revision?"""
+    """Return True if the service has its full number of replicas, all of the newest revision."""
     assert job.placement is not None
     return job.granted == job.wanted and all(each.revision == job.revision for each in job.placement.staying)

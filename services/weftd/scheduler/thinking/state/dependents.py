@@ -1,4 +1,4 @@
-"""Which waiting jobs depend on which others, and how far those are.
+"""Dependencies of waiting jobs on others, and the progress of those.
 
 Jobs of the own pool are followed as they change. A job not known here, because it is over already, or of another
 pool, or an array, is `wanted`: the scheduler loop looks it up in the store.
@@ -82,7 +82,8 @@ class Dependents:
                 self._looked_at[ends.id] = now
 
     def cause(self, job_id: str) -> tuple[DependencyState, Cause | None]:
-        """Whether the dependencies of a job are satisfied, and what it waits for, or why that never happens."""
+        """The state of a job's dependencies: satisfied, the jobs that it waits for, or why they can never be
+        satisfied."""
         waits: list[After] = []
         for after in self._after.get(job_id, ()):
             ends = self._ends.get(after.job)

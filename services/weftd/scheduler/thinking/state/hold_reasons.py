@@ -1,6 +1,6 @@
-"""Why a waiting job may not stand in the queue: other jobs come first, whatever room there is.
+"""Why a waiting job is kept out of the queue: other jobs must come first, even if capacity is free.
 
-Such a job is held: it is in the way of no other, counts for no share, and nothing is reserved for it.
+Such a job is held: it blocks no other job, counts for no share, and gets no reservation.
 """
 
 from collections.abc import Iterable, Mapping

@@ -73,6 +73,6 @@ class Orphans:
         return found
 
     def _may_have(self, run: RunSeen, node_id: str) -> bool:
-        """Can the run be the job's? A node that never had the job is believed only about its own GPUs."""
+        """Return True if the run can be the job's. A node that never had the job counts only for its own GPUs."""
         job = self._jobs.get(run.job_id)
         return self.forgot_placements or job is None or job.may_have_run_on(node_id)

@@ -160,7 +160,7 @@ class Pool:
             self._put_in_room(self.nodes[node_id])
 
     def gone(self, job: Job, allocation: Allocation) -> bool:
-        """Is it certain that this rank does not run?"""
+        """Return True if this rank certainly does not run."""
         node = self.nodes.get(allocation.node_id)
         return node is None or not node.ready or self.runs.gone(job, allocation)
 

@@ -1,4 +1,5 @@
-"""Since when each replica of a service is held, runs, and is ready, as this leader saw it. A new leader counts anew."""
+"""The times since which each replica of a service is held, runs, and is ready, as seen by this leader. A new leader
+starts from zero."""
 
 from collections.abc import Sequence
 
@@ -22,7 +23,7 @@ class Replica(Struct, frozen=True, kw_only=True, omit_defaults=True):
     leaving_since: float | None = None
 
     def ready_for(self, now: float) -> float:
-        """For how many seconds it has been ready without a break, or had been when it ended."""
+        """Seconds for which it has been ready without a break, or had been at its end."""
         return 0.0 if self.ready_at is None else now - self.ready_at
 
 

@@ -81,7 +81,7 @@ class ScoreCache:
         return True
 
     def is_slowed_anew(self, slowdowns: Iterable[PairSlowdown]) -> bool:
-        """True if these, which are all that are known, differ from what is believed by more than what is noise."""
+        """Return True if the measured slowdowns (all known ones) differ from the cached ones by more than noise."""
         new = _slowdowns(slowdowns)
         if new.keys() != self.slowdowns.keys():
             return True
