@@ -35,7 +35,7 @@ async def test_a_job_is_run_seen_waited_for_and_its_log_read(alice: Person) -> N
     listed = json.loads((await alice.types("ps", "-a", "--json")).out)
     assert job in [each["id"] for each in listed["jobs"]]
     described = (await alice.types("describe", job)).out
-    story = described.partition("what happened to it")[2]
+    story = described.partition("event history")[2]
     order = [story.index(f" {event} ") for event in ("submitted", "placed", "starting", "started", "succeeded")]
     assert order == sorted(order)
     assert "emulated GPU" in described

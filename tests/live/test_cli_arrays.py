@@ -42,5 +42,5 @@ async def test_an_array_that_is_followed_shows_what_its_elements_write_and_exits
 async def test_what_many_elements_write_is_not_shown_and_their_end_is_waited_for(person: Person) -> None:
     ran = await person.types("run", "--name", "many", "--array", "1-21", "-f", "--cpus", "0.1", "--", "echo", "hidden")
     assert (ran.status, ran.out) == (0, ""), ran.err
-    assert "many has 21 elements: what they write is not shown here" in ran.err
+    assert "many has 21 elements: their output is not shown here" in ran.err
     assert "21 succeeded" in ran.err

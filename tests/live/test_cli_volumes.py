@@ -55,7 +55,7 @@ async def test_a_volume_that_is_not_offered_so_is_refused_with_what_there_is(clu
     assert wrong.status == 1
     assert "--volume: no node of its pool offers the volume set; there is scratch, sets" in wrong.err
     writes = await person.types("run", "--volume", "sets", "--", "true")
-    assert "is offered to be read alone, by" in writes.err
+    assert "is offered read-only, by" in writes.err
     theirs = await person.types("run", "--volume", "of-other", "--", "true")
     assert (theirs.status, "no node of its pool offers the volume of-other" in theirs.err) == (1, True)
     made = await cluster.client.make_token("other", label="test", admin=False)

@@ -193,8 +193,8 @@ def test_the_help_of_run_has_its_options_in_groups(capsys: Said) -> None:
     said = capsys.readouterr().out
     groups = (
         "what runs:",
-        "what it needs, per replica:",
-        "how it is treated:",
+        "resources of each replica:",
+        "scheduling:",
         "arrays, and jobs that wait for others:",
         "a service (",
         "the cluster:",

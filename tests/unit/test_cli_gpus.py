@@ -161,5 +161,5 @@ def test_a_job_is_described_with_its_pace_its_verdicts_its_limits_and_its_curve(
     assert line_with("held back by", lines).endswith("cpu-quota-bound: by rank 0 for 1m0s")
     assert "rank 1 healthy" in "\n".join(lines)
     assert line_with("tuned", lines).endswith("rank 0 has 2 CPUs instead of 1")
-    at = lines.index("how fast it was at each size")
+    at = lines.index("speed at each size")
     assert [cells(line.strip())[:3] for line in lines[at + 2 : at + 4]] == [["1", "2", "64/s"], ["2", "4", "120/s"]]

@@ -174,7 +174,7 @@ def test_each_variable_of_slurm_that_a_script_reads_and_none_sets_is_remarked_on
 
 def test_several_tasks_of_a_node_are_remarked() -> None:
     told = remarks_of(from_slurm("#SBATCH -N 1 --ntasks-per-node=2\ntrue\n", path="run.sh", folder="/"))
-    assert "2 tasks of a node: each is a replica, and a node of one task" in told
+    assert "2 tasks per node: each becomes a replica, as a node with one task" in told
 
 
 def test_an_array_of_slurm_is_an_array_whose_script_finds_its_index() -> None:

@@ -73,7 +73,7 @@ async def test_a_refusal_without_a_subject_has_the_option_or_the_word_for_one(
     for field, reason, told in (
         ("events", "Expected `array`", "--events: Expected `array`"),
         ("address", "is no address", "URL: is no address"),
-        ("url", "is an address that may not be reached from here", "is an address that may not be reached from here"),
+        ("url", "is an address that webhooks may not use", "is an address that webhooks may not use"),
         ("events", "no event is named odd", "no event is named odd"),
     ):
         gateway.refuse("POST /v1/webhooks", 400, field, reason)
@@ -96,7 +96,7 @@ async def test_a_token_that_is_refused_is_told_with_where_it_is_from(gateway: To
 async def test_who_answers_and_is_no_gateway_is_told_so(gateway: ToldGateway, capsys: Said) -> None:
     gateway.answers["GET /v1/nodes"] = b"<html>"
     assert await weft(gateway, "nodes") == 1
-    assert "did not answer as a Weft gateway does" in capsys.readouterr().err
+    assert "did not answer like a Weft gateway" in capsys.readouterr().err
 
 
 def test_a_gateway_that_is_not_there_is_told_soon(capsys: Said) -> None:
@@ -122,8 +122,8 @@ def test_a_gateway_that_is_not_there_is_told_soon(capsys: Said) -> None:
         (["--gpus", "1", "run", "--", "ps"], "weft: --gpus belongs after the command: `weft run --gpus …`\n"),
         (["-f", "logs", "x"], "weft: -f belongs after the command: `weft logs -f`\n"),
         (["--url", "http://x"], "weft: --url belongs after a command: `weft ps --url …`, or set WEFT_URL\n"),
-        (["run"], "weft: what to run is missing: weft run [options] -- command, or --image\n"),
-        (["run", "-f", "--json", "--", "x"], "weft: a log is no JSON: say --json or --follow\n"),
+        (["run"], "weft: the command is missing: weft run [options] -- command, or --image\n"),
+        (["run", "-f", "--json", "--", "x"], "weft: a log is no JSON: choose --json or --follow\n"),
         (["logs", "-f", "-n", "3", "x"], "weft: --tail and --follow do not go together\n"),
     ],
 )

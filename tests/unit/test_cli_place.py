@@ -57,7 +57,7 @@ def test_what_is_missing_is_told_with_what_to_do(environment: dict[str, str], cl
 
 def test_a_file_that_weft_did_not_write_is_named(tmp_path: Path) -> None:
     (tmp_path / "client.json").write_text("{}")
-    with pytest.raises(CliError, match=r"client\.json is not what `weft up` wrote"):
+    with pytest.raises(CliError, match=r"client\.json is damaged, or was not written by `weft up`"):
         place({"WEFT_HOME": str(tmp_path)})
 
 

@@ -98,14 +98,14 @@ def test_an_explanation_has_the_size_and_why_it_is_what_it_is() -> None:
     lines = seen(explanation(told, TERMINAL, emulated={}))
     assert lines[2:] == [
         "size: worker 3 of 4 (1 … 8), grows and shrinks live",
-        "  it should have that: as it was submitted",
+        "  reason for this size: as it was submitted",
     ]
     asked = Cause(code=CauseCode.SCALE_ASKED, sentence="worker 3 → 4, asked by alice", by="alice")
     grew = Cause(code=CauseCode.GREW, sentence="worker 2 → 3")
     lines = seen(explanation(msgspec.structs.replace(told, sized_for=asked, resized_for=grew), TERMINAL, emulated={}))
     assert lines[3:] == [
-        "  it should have that: scale-asked: worker 3 → 4, asked by alice",
-        "  it changed last: grew: worker 2 → 3",
+        "  reason for this size: scale-asked: worker 3 → 4, asked by alice",
+        "  last change: grew: worker 2 → 3",
     ]
     kept = msgspec.structs.replace(told, resize=ResizeHow.NEVER, keeps_size_for="it is pinned to node-1")
     assert seen(explanation(kept, TERMINAL, emulated={}))[2].endswith(

@@ -50,7 +50,7 @@ def test_an_emulated_gpu_of_a_named_model_is_still_called_emulated() -> None:
 
 def test_a_gpu_of_somebody_elses_job_does_not_tell_its_name() -> None:
     node = node_view("node-1", gpu_view(0, held_by=job_view(name="", tenant="")))
-    assert "a job of somebody else (j-aaaaaaaaaa)" in "\n".join(seen(nodes_page((node,), TERMINAL, gpus=True)))
+    assert "a job of another tenant (j-aaaaaaaaaa)" in "\n".join(seen(nodes_page((node,), TERMINAL, gpus=True)))
 
 
 def test_neighbouring_gpus_of_other_tenants_are_one_line() -> None:

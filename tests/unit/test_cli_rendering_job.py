@@ -119,7 +119,7 @@ def test_an_explanation_has_the_code_the_sentence_the_numbers_who_holds_and_when
         "train  j-aaaaaaaaaa  queued",
         f"no-room: {NO_ROOM.sentence}",
         "wanted 4, most free 2",
-        "1 job ahead of it; starts in 12m34s at the latest, as far as time limits tell",
+        "1 job ahead of it; starts in 12m34s at the latest, according to time limits",
     ]
     assert cells(line_with("j-bbbbbbbbbb", lines))[3:] == [
         *("running", "3 emulated", "5", "3m12s", "within 12m34s", "node-1, node-2"),
@@ -145,7 +145,7 @@ def test_when_it_starts_is_told_with_how_well_that_held_and_what_would_help() ->
     eta = Estimate(
         of=EtaOf.START,
         basis=Basis.LEARNT,
-        sentence="starts in about 5m0s: in 1m0s to 9m0s, by how long jobs like these lasted",
+        sentence="starts in about 5m0s: in 1m0s to 9m0s, judging by how long similar jobs took",
         earliest=NOW + 60,
         likely=NOW + 300,
         latest=NOW + 540,
@@ -164,8 +164,8 @@ def test_when_it_starts_is_told_with_how_well_that_held_and_what_would_help() ->
     )
     assert seen(explanation(told, TERMINAL, emulated={}))[2:] == [
         "first in the queue",
-        "starts in about 5m0s: in 1m0s to 9m0s, by how long jobs like these lasted (22:14:20 to 22:22:20)",
-        "  of 40 such estimates before, 33 held what came true",
+        "starts in about 5m0s: in 1m0s to 9m0s, judging by how long similar jobs took (22:14:20 to 22:22:20)",
+        "  33 of 40 earlier estimates of this kind came true",
         "what would help:",
         "  with 2 GPUs in place of 4, it would start now, not in 5m0s",
     ]
@@ -200,7 +200,7 @@ def test_the_numbers_of_a_placement_are_told_in_words() -> None:
         },
     )
     assert " ".join(seen(explanation(told, TERMINAL, emulated={}))[2:]) == (
-        "4 ranks with 4 GPUs on 2 nodes, a step there takes 1.70 times what it takes on a typical GPU"
+        "4 ranks with 4 GPUs on 2 nodes, a step there takes 1.70 times as long as on a typical GPU"
         " (1.00 for its slowest GPU, times 1.70 for its distance)"
     )
 
@@ -237,7 +237,7 @@ def test_numbers_that_the_sentence_has_are_not_repeated_raw() -> None:
         name="hpo-3",
         state=JobState.CANCELLED,
         code="stopped-early",
-        sentence="loss 0.753 at step 10: 4 of the 8 elements that came so far had a better one, and the best 4 go on",
+        sentence="loss 0.753 at step 10: 4 of the 8 elements that reached it are better, and the best 4 continue",
         numbers={"of": 8.0, "step": 10.0, "go_on": 4.0, "value": 0.753, "better": 4.0},
     )
     assert len(seen(explanation(told, TERMINAL, emulated={}))) == 2

@@ -228,7 +228,7 @@ async def test_what_the_rank_that_failed_wrote_last_is_told_with_why(gateway: To
         assert "the last lines of rank 1\n  Traceback\n  ValueError: bad\n" in capsys.readouterr().out
     gateway.refuse(f"GET /v1/jobs/{FAILED.id}/logs", 404, "node", "node node-2, which has the log, is lost")
     assert await weft(gateway, "explain", "train") == 0
-    assert "the last lines of rank 1 are not there: node node-2, which has the log" in capsys.readouterr().out
+    assert "the last lines of rank 1 are missing: node node-2, which has the log" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ async def test_a_job_younger_than_the_moment_is_described_in_words(gateway: Told
     }
     assert await weft(gateway, "describe", "train", "--at", f"@{NOW}") == 1
     assert re.fullmatch(
-        r"weft: train is younger than that: it was submitted at [0-9:]{8}, 1m10s ago\n", capsys.readouterr().err
+        r"weft: train did not exist then: it was submitted at [0-9:]{8}, 1m10s ago\n", capsys.readouterr().err
     )
 
 

@@ -37,7 +37,7 @@ def test_a_model_is_served_under_another_name_where_the_engine_can(capsys: Said)
     assert spec.service.model.name == "chat"
     assert spec.command[:3] == (MODEL, "--served-model-name", "chat")
     assert main(["serve", "ollama", "llama3:8b", "--as", "chat"]) == 2
-    assert "--as: ollama knows a model by its own name alone" in capsys.readouterr().err
+    assert "--as: ollama serves a model under its own name only" in capsys.readouterr().err
 
 
 def test_adapters_are_names_of_models_that_vllm_loads(capsys: Said) -> None:

@@ -47,7 +47,7 @@ async def test_update_sends_what_was_given_and_nothing_else(
         "command": ["serve", "--model", "big"],
         "env": {"MODEL": "big=er", "OLD": "", "FROM_HERE": "x"},
     }
-    assert capsys.readouterr().out == f"{JOB} will run that, replica by replica (it is running)\n"
+    assert capsys.readouterr().out == f"{JOB} will be updated replica by replica (it is running)\n"
     assert await weft(gateway, "update", JOB, "--image", "a:2") == 0
     assert json.loads(gateway.bodies[-1]) == {"image": "a:2"}
 
@@ -57,7 +57,7 @@ async def test_an_update_of_nothing_is_refused_and_nothing_is_sent(gateway: Told
     assert await weft(gateway, "update", JOB, "--env", "NOT_SET_ANYWHERE") == 1
     assert gateway.asked == []
     err = capsys.readouterr().err.splitlines()
-    assert "what to change is missing" in err[0]
+    assert "no change is given" in err[0]
     assert err[1] == "weft: --env: NOT_SET_ANYWHERE is not set here: say NOT_SET_ANYWHERE=VALUE"
 
 
@@ -233,7 +233,7 @@ def test_everything_about_a_service_is_said_in_words() -> None:
         ("out of reach", "one request alone takes 0.3 s"),
         (
             "borrowed",
-            "1 GPU of mnist (j-mnist), 1 rank of it left, 12s ago; 0.5 of a GPU of j-other, which waits meanwhile",
+            "1 GPU of mnist (j-mnist), 1 rank of it left, 12s ago; 0.5 of a GPU of j-other, which waits until then",
         ),
     ]
 

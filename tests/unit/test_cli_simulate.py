@@ -102,7 +102,7 @@ def test_our_best_is_a_preset_and_parts_of_it_can_be_replaced() -> None:
         (("--partition", "best"), "--partition: no such planner as 'best'; there are weft, none"),
         (
             ("--placement", "packed", "--partition", "weft"),
-            "--placement packed places running jobs anew, which a partition does not allow",
+            "--placement packed moves running jobs, which a partition does not allow",
         ),
         (("--preset", "best"), "--preset: no such preset as 'best'; there are "),
     ],

@@ -190,7 +190,7 @@ def test_a_mistake_is_told_with_the_option_that_has_it(typed: list[str], cli_err
 
 
 def test_nothing_to_run_is_a_mistake_of_the_command_line() -> None:
-    with pytest.raises(CliError, match="what to run is missing") as refused:
+    with pytest.raises(CliError, match="the command is missing") as refused:
         spec("--gpus", "1")
     assert refused.value.status == 2
 

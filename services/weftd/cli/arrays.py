@@ -82,7 +82,7 @@ async def requeue(client: Client, wanted: str, *, failed: bool) -> ArrayAsked | 
     """Run the elements again that the text names; None: it names a job."""
     found = await the_array(client, wanted)
     if found is None and failed:
-        raise CliError(f"{wanted[:100]} is no array: --failed is for the elements of one")
+        raise CliError(f"{wanted[:100]} is no array: --failed works only on an array")
     return None if found is None else await client.requeue_array(found[0], indices=found[1], failed=failed)
 
 

@@ -14,12 +14,12 @@ from weftd.cli.cli_error import CliError
 
 
 def env_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
-    what = "repeat it; K alone: as it is here"
+    what = "environment variable; K alone takes its value from this shell; repeatable"
     parser.add_argument("-e", "--env", action="append", default=[], metavar="K=V", help=what)
 
 
 def venv_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
-    what = "run in this shell's virtual environment: on this machine, or where its folder is the same"
+    what = "run in this shell's virtual environment; nodes must have it in the same folder"
     parser.add_argument("--venv", action="store_true", help=what)
 
 
@@ -30,7 +30,7 @@ def secret_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -
 
 
 def _secret_file_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
-    what = "variable K has the path of a file with the value of this stored secret; repeat it"
+    what = "set variable K to the path of a file with this stored secret; repeatable"
     parser.add_argument("--secret-file", action="append", default=[], metavar="K=NAME", help=what)
 
 

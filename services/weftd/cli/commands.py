@@ -25,14 +25,14 @@ _RUN = {
     **_commands("jobs.wait", wait="wait until jobs have ended; the exit status says how"),
 }
 _SEE = {
-    **_commands("jobs.ps", ps="the jobs that wait and run; -a for all"),
-    **_commands("cluster.nodes", nodes="the nodes, their GPUs and who holds them"),
-    **_commands("cluster.gpus", gpus="every GPU, who holds it, and how fast it is for each class of jobs"),
-    **_commands("cluster.health", health="GPUs and nodes that are sick, why, and what ends that"),
-    **_commands("cluster.status", status="is the cluster well: its services and servers, and what to do"),
-    **_commands("cluster.top", top="the cluster and its queue, live"),
-    **_commands("jobs.describe", describe="one job and its whole story, or the cluster; --at TIME: as it was"),
-    **_commands("jobs.explain", explain="why a job waits, or why it is where it is"),
+    **_commands("jobs.ps", ps="list waiting and running jobs; -a for all"),
+    **_commands("cluster.nodes", nodes="list nodes, their GPUs and the jobs that hold them"),
+    **_commands("cluster.gpus", gpus="list GPUs with their holders and their speed for each class of jobs"),
+    **_commands("cluster.health", health="list sick GPUs and nodes, with cause and remedy"),
+    **_commands("cluster.status", status="check services and servers of the cluster; a remedy for each problem"),
+    **_commands("cluster.top", top="show the cluster and its queue, live"),
+    **_commands("jobs.describe", describe="show a job and its event history, or the cluster; --at TIME: the past"),
+    **_commands("jobs.explain", explain="say why a job waits, or why it runs where it runs"),
     **_commands("jobs.logs", logs="print the output of a job; -f to follow"),
     **_commands("jobs.sweep", sweep="a sweep as a table: values, metric, curve; --best"),
     **_commands("jobs.metrics", metrics="the numbers that a job reported, such as its loss"),
@@ -63,18 +63,18 @@ _ACT = {
     **_commands(
         "cluster.marking",
         label="give nodes labels, by which jobs choose them: NODE zone=a",
-        taint="keep jobs away from nodes that do not tolerate it: NODE dedicated=vision",
+        taint="give nodes taints, which keep other jobs away: NODE dedicated=vision",
     ),
-    **_commands("cluster.health", gpu="have a sick GPU used again: gpu return NODE GPU"),
+    **_commands("cluster.health", gpu="use a sick GPU again: gpu return NODE GPU"),
 }
 _ENTER = {
-    **_commands("sessions.shell", shell="a terminal beside a running job", exec="run one command beside a running job"),
-    **_commands("sessions.forward", **{"port-forward": "ports of a running job, at 127.0.0.1 here"}),
+    **_commands("sessions.shell", shell="open a terminal in a running job", exec="run one command in a running job"),
+    **_commands("sessions.forward", **{"port-forward": "forward ports of a running job to 127.0.0.1 here"}),
     **_commands("sessions.copying", cp="copy files to and from a job"),
     **_commands(
         "sessions.ssh_config", extra="ssh", **{"ssh-config": "let ssh, scp, rsync and editors reach jobs as JOB.weft"}
     ),
-    **_commands("sessions.ssh_proxy", extra="ssh", **{"ssh-proxy": "the ProxyCommand of `weft ssh-config`"}),
+    **_commands("sessions.ssh_proxy", extra="ssh", **{"ssh-proxy": "serve as the ProxyCommand of `weft ssh-config`"}),
 }
 _SERVE = {
     **_commands("services.serve", serve="a language model as a service, by a recipe for its engine"),
@@ -83,10 +83,10 @@ _SERVE = {
     **_commands(
         "services.endpoints",
         endpoints="list the replicas of a service, with their addresses",
-        open="the URL of a service, or of the dashboard",
+        open="print the URL of a service, or of the dashboard",
     ),
     **_commands("services.call", call="send a request to a service"),
-    **_commands("services.notebook", notebook="a JupyterLab as a job; prints its URL"),
+    **_commands("services.notebook", notebook="start JupyterLab as a job; print its URL"),
 }
 _CLUSTER = {
     **_commands("local.up", extra="embedded", up="start a cluster on this machine, or attach to it"),
@@ -94,10 +94,10 @@ _CLUSTER = {
     **_commands("cluster.node", extra="cluster", node="let another machine join as a node, by one command"),
     **_commands("cluster.doctor", extra="cluster", doctor="find what is missing on this machine and in the cluster"),
     **_commands("cluster.bench_gpu", **{"bench-gpu": "measure how fast GPUs are"}),
-    **_commands("local.emulate", extra="embedded", emulate="have an emulated GPU be slow or sick, or recover"),
-    **_commands("demo", extra="embedded", demo="see real jobs share a cluster, in about two minutes"),
+    **_commands("local.emulate", extra="embedded", emulate="make an emulated GPU slow, sick or healthy again"),
+    **_commands("demo", extra="embedded", demo="run a demo: jobs share a cluster, in about two minutes"),
     **_commands("admin.setup", setup="make the credentials of a cluster"),
-    **_commands("study.replay", replay="derive the scheduler's decisions again, and compare"),
+    **_commands("study.replay", replay="repeat the scheduler's recorded decisions, and compare"),
     **_commands("admin.migrate", extra="cluster", migrate="bring the database to this version"),
     **_commands(
         "admin.backup",
@@ -109,13 +109,13 @@ _CLUSTER = {
         "admin.administration",
         token="create, list and revoke access tokens",
         quota="show and set guarantees and limits of tenants",
-        webhook="have events posted to a URL",
-        secret="store values that jobs name",
+        webhook="post events to a URL",
+        secret="store secrets for jobs",
         session="list and end the sessions of browsers",
         user="list people, keep them out and let them in",
     ),
-    **_commands("admin.audit", audit="print acts of administrators, sign-ins and refusals"),
-    **_commands("admin.image", image="images in the cluster's registry"),
+    **_commands("admin.audit", audit="print the audit log: acts of administrators, sign-ins, refusals"),
+    **_commands("admin.image", image="push, list and delete images in the cluster's registry"),
     **_commands("admin.administration", tenant="show and set limits on the submissions of tenants"),
 }
 _BEGIN = {
@@ -129,12 +129,12 @@ _BEGIN = {
     **_commands("migration.init", init="write a job file to begin with, each field explained"),
     **_commands("migration.migrate_from", **{"migrate-from": "translate a Slurm script or a Determined configuration"}),
     **_commands("slurm.install", slurm="install sbatch, squeue and the like, which use this cluster"),
-    **_commands("complete", completion="the completion of bash, zsh or fish"),
-    **_commands("assistant.mcp", mcp="an MCP server on stdin and stdout, for assistants"),
+    **_commands("complete", completion="print the completion of bash, zsh or fish"),
+    **_commands("assistant.mcp", mcp="serve MCP on stdin and stdout, for assistants"),
 }
 _STUDY = {
-    **_commands("study.export", export="the queue and the history as a trace, for `weft simulate`"),
-    **_commands("study.what_if", **{"what-if": "compare the cluster with one that differs, job by job"}),
+    **_commands("study.export", export="export the queue and history as a trace for `weft simulate`"),
+    **_commands("study.what_if", **{"what-if": "simulate the queue with a change, and compare each job"}),
     **_commands(
         "study.simulate", extra="cluster", simulate="run a trace of jobs on a simulated cluster, and compare policies"
     ),

@@ -26,7 +26,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--url",
         help="gateway URL (default: WEFT_URL, the current context, or the cluster that `weft up` started); over https,"
-        " WEFT_CA_FILE has the authorities to believe, if not those of the system",
+        " WEFT_CA_FILE names the CA certificates to trust (default: those of the system)",
     )
     group.add_argument(
         "--context",
@@ -136,7 +136,7 @@ def _why_none(error: Unreachable, place: Place) -> str:
     """The reason, in the system's words if the system refused."""
     cause = error.__cause__
     if isinstance(cause, ssl.SSLError):
-        return f"{place.url}: what listens there does not speak TLS; try http:// in place of https://"
+        return f"{place.url}: the server there does not speak TLS; try http:// in place of https://"
     if isinstance(cause, OSError) and cause.errno:
         return f"{place.url}: {os.strerror(cause.errno) if cause.errno > 0 else cause.strerror}"
     return str(error)

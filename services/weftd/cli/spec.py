@@ -94,7 +94,7 @@ def option_of(field: str) -> str:
 def _asked(args: argparse.Namespace, cwd: str, environment: Mapping[str, str], context: str | None) -> dict[str, Any]:
     command = list(args.command)
     if not command and args.image is None:
-        raise CliError("what to run is missing: weft run [options] -- command, or --image", status=2)
+        raise CliError("the command is missing: weft run [options] -- command, or --image", status=2)
     workdir = args.workdir or (None if args.image or context else cwd)
     asked = {
         "name": args.job_name or job_name(command, args.image),
@@ -137,7 +137,7 @@ def _asked(args: argparse.Namespace, cwd: str, environment: Mapping[str, str], c
     return _said(asked)
 
 
-MODEL_HELP = "only of this model; A100,H100: of any of them; !K80: of any other"
+MODEL_HELP = "model of its GPUs; A100,H100: one of these; !K80: any other"
 
 
 def models_of(text: str | None) -> str | list[str] | None:

@@ -102,7 +102,7 @@ def _change_tenant(args: argparse.Namespace) -> Request:
         idle_seconds_max=_chosen(args.idle_stop, _seconds, "--idle-stop"),
     )
     if wanted == TenantWanted():
-        raise CliError("what to change is missing: see `weft tenant set --help`", status=2)
+        raise CliError("no change is given: see `weft tenant set --help`", status=2)
     return lambda client: client.change_tenant(args.tenant, wanted)
 
 
@@ -152,12 +152,12 @@ def _show_quotas(args: argparse.Namespace, found: QuotasView) -> None:
     if args.json or found.quotas:
         _rows(lambda answer: answer.quotas, drawing.quota_table)(args, found)
     else:
-        page.show(f"no quota is set in pool {args.pool}: every tenant may hold what is free")
+        page.show(f"no quota is set in pool {args.pool}: every tenant may hold all free GPUs")
 
 
 def _change_quota(args: argparse.Namespace) -> Request:
     if args.guaranteed is args.limit is args.weight is args.group is None and not args.is_group:
-        raise CliError("what to set is missing: see `weft quota set --help`", status=2)
+        raise CliError("no setting is given: see `weft quota set --help`", status=2)
     changed: dict[str, Any] = {}
     for name, bounds in (("guaranteed", args.guaranteed), ("limit", args.limit)):
         if bounds is not None:
@@ -216,7 +216,7 @@ def _show_webhook(args: argparse.Namespace, made: WebhookMade) -> None:
         page.show(f"id      {made.webhook.id}")
     else:
         page.show(f"id      {made.webhook.id}\nsecret  {made.secret}")
-        page.note("the secret signs what is posted: it is not shown again")
+        page.note("the secret signs each post; it is not shown again")
 
 
 def _set_secret(args: argparse.Namespace) -> Request:
@@ -235,7 +235,7 @@ _TENANT = Noun(
         ),
         "set": Verb(
             help="change the limits of a tenant",
-            parser={"epilog": f"`{DEFAULT}` instead of a value: as the gateway's settings say."},
+            parser={"epilog": f"`{DEFAULT}` instead of a value resets a limit to the gateway's setting."},
             options=(
                 option("tenant", metavar="TENANT"),
                 option("--jobs-open", metavar="N", help="maximum number of open jobs"),
@@ -244,7 +244,7 @@ _TENANT = Noun(
                     metavar="SIZE",
                     help="maximum size of the specifications of open jobs, such as 64MiB",
                 ),
-                option("--priority", metavar="N", help="highest priority that it may request"),
+                option("--priority", metavar="N", help="highest priority that its jobs may request"),
                 option("--unpreemptible", metavar="yes|no", help="allow its jobs to be non-preemptible: yes or no"),
                 option(
                     "--idle-stop",
@@ -304,10 +304,10 @@ To change a tenant's token: create another with another label, use it, and revok
 
 _SESSION = Noun(
     help="list and end the sessions of browsers",
-    description="`weft session`: who is signed in to the dashboard or a service with a browser, and how to end that.",
+    description="`weft session`: list who is signed in to the dashboard or a service by browser, and sign them out.",
     verbs={
         "list": Verb(
-            help="list the sessions of your tenant; for administrators all, or those of one tenant",
+            help="list the sessions of your tenant; administrators see all, or those of one tenant",
             options=(option("tenant", nargs="?", default="", metavar="TENANT", help="for administrators"),),
             request=lambda args: lambda client: client.sessions(tenant=args.tenant),
             show=_rows(
@@ -391,10 +391,10 @@ _WEBHOOK_ID = option("webhook", metavar="ID")
 _WEBHOOK = Noun(
     help="post events to a URL",
     description="""\
-`weft webhook`: have events of jobs posted to a URL, signed and at least once, or sent by mail. docs/telling.md.
+`weft webhook`: post events of jobs to a URL, signed and at least once, or send them by mail. docs/telling.md.
 
-`--events` takes begin, end, fail, requeue, and every name of docs/events.md. The secret that signs is shown once.
-With mailto:ADDRESS for a URL they come by mail, many in one: begin, end and requeue unless `--events` says which.
+`--events` takes begin, end, fail, requeue, and every name of docs/events.md. The signing secret is shown once.
+With mailto:ADDRESS as the URL, one mail has several events: begin, end and requeue unless `--events` names others.
 """,
     verbs={
         "add": Verb(
@@ -424,7 +424,7 @@ With mailto:ADDRESS for a URL they come by mail, many in one: begin, end and req
             ),
         ),
         "on": Verb(
-            help="switch one on again that was switched off",
+            help="switch a webhook on again",
             options=(_WEBHOOK_ID,),
             request=lambda args: lambda client: client.switch_webhook_on(args.webhook),
             show=_sentence(lambda answer: f"{answer.id} is on: {answer.url}"),
@@ -441,7 +441,7 @@ With mailto:ADDRESS for a URL they come by mail, many in one: begin, end and req
 _SECRET_NAME = option("name", metavar="NAME")
 _SECRET = Noun(
     help="store secrets for jobs",
-    description="""`weft secret`: values that jobs name and nobody is shown again. docs/secrets.md.
+    description="""`weft secret`: store values that jobs use by name. Weft never shows a stored value. docs/secrets.md.
 
 The value of `set` comes from the terminal (it is not echoed), from a pipe, or from a file; never from the command line,
 which the shell keeps and other users of the machine see. One newline at its end is left out.

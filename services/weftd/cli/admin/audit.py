@@ -17,12 +17,12 @@ LISTED_MAX = 1000
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "audit",
-        help="print acts of administrators, sign-ins and refusals",
+        help="print the audit log: acts of administrators, sign-ins, refusals",
         description="print the audit log: what administrators did, who signed in and out, changes of secrets and"
         " webhooks, and what was refused; the newest entries last. A tenant sees its own, an administrator all.",
     )
     parser.add_argument("-n", type=int, dest="limit", default=LISTED, metavar="N", help=f"entries (default: {LISTED})")
-    parser.add_argument("--tenant", default="", metavar="T", help="only this tenant's; for administrators")
+    parser.add_argument("--tenant", default="", metavar="T", help="only entries of this tenant; for administrators")
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--after", type=int, metavar="SEQ", help="list the first entries after this number")
     group.add_argument("--before", type=int, metavar="SEQ", help="list the last entries before this number")

@@ -32,16 +32,18 @@ DIGEST_CHARACTERS = len("sha256:") + 12
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("image", help="images in the cluster's registry", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="push|list|delete")
-    pusher = verbs.add_parser("push", help="store an image of the container engine here, for jobs of this tenant")
+    pusher = verbs.add_parser(
+        "push", help="push an image from this machine's container engine, for jobs of this tenant"
+    )
     pusher.add_argument("--engine", default="docker", metavar="COMMAND", help="command that pushes: docker, or podman")
-    pusher.add_argument("name", metavar="IMAGE", help="name of the image in the engine here")
+    pusher.add_argument("name", metavar="IMAGE", help="name of the image in this machine's engine")
     lister = verbs.add_parser("list", help="list the stored images of this tenant")
     deleter = verbs.add_parser("delete", help="delete stored images; nodes that have them keep them")
     deleter.add_argument(
         "name", metavar="IMAGE", nargs="?", help="name that `weft image list` shows, with a tag or digest"
     )
     deleter.add_argument(
-        "--untagged", action="store_true", help="delete every image whose tags newer images have taken"
+        "--untagged", action="store_true", help="delete every image that lost its tags to newer images"
     )
     for each, func in ((pusher, push), (lister, list_), (deleter, delete)):
         connection.options(each)
@@ -109,7 +111,7 @@ def _stored_name(name: str, prefix: str) -> str:
         image = registry_image(found)
         if image is not None and not image.digest:
             return str(image)
-    raise CliError(f"{name} is no name of an image with a tag that can be stored as {found}", field="IMAGE")
+    raise CliError(f"{name} cannot be stored as {found}: expected the name of an image with a tag", field="IMAGE")
 
 
 def _host(url: str) -> str:

@@ -39,7 +39,7 @@ async def setup(args: argparse.Namespace) -> int:
     nodes = ", ".join(credentials.nodes()) or "none yet"
     here = dict.fromkeys(("scorer", "reallocator"), os.environ)
     print(f"the secrets of this cluster are in {credentials.folder} (nodes: {nodes})")
-    print(f"what Weft does for jobs by itself, by the settings here: {systems(here)}")
+    print(f"automatic systems, by the settings here: {systems(here)}")
     return 0
 
 
@@ -50,5 +50,5 @@ def _names(text: str) -> list[str]:
 def _mode(text: str) -> int:
     mode = int(text, 8)
     if mode & ~0o666 or mode & 0o600 != 0o600:
-        raise argparse.ArgumentTypeError(f"{text}: the owner reads and writes, and no secret is a program")
+        raise argparse.ArgumentTypeError(f"{text}: the mode must let the owner read and write, and nobody execute")
     return mode

@@ -43,7 +43,7 @@ async def usage(args: argparse.Namespace) -> int:
     begins = _time(args.since, "--since", now)
     seconds = round((now if until is None else until) - begins)
     if seconds < 1:
-        raise CliError("it ends before it begins", field="--until" if args.until else "--since", status=2)
+        raise CliError("the period must end after it begins", field="--until" if args.until else "--since", status=2)
     async with connection.connected(args) as client:
         wanted = {"by": by, "label": label, "tenant": args.tenant, "seconds": max(60, seconds), "limit": args.limit}
         if args.csv:

@@ -38,7 +38,7 @@ class JobsWanted(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     labels: Annotated[tuple[str, ...], Meta(max_length=16, description="Each NAME=VALUE or NAME.")] = ()
     kinds: tuple[Kind, ...] = ()
     node: Annotated[str, Meta(max_length=63)] = ""
-    tenant: Annotated[str, Meta(max_length=63, description="For an administrator.")] = ""
+    tenant: Annotated[str, Meta(max_length=63, description="For administrators only.")] = ""
     limit: Rows = 50
 
 
@@ -59,7 +59,7 @@ class RowsWanted(Struct, frozen=True, forbid_unknown_fields=True):
 class JobWanted(Struct, frozen=True, forbid_unknown_fields=True):
     """A job to run."""
 
-    spec: Annotated[dict[str, Any], Meta(description="The specification, as docs/job-file.md has it.")]
+    spec: Annotated[dict[str, Any], Meta(description="The specification, as described in docs/job-file.md.")]
     key: Annotated[str, Meta(max_length=255, description="Idempotency key: the same key returns the same job.")] = ""
 
 

@@ -50,7 +50,7 @@ async def bench_gpu(args: argparse.Namespace) -> int:
             return await _measure(client, specs, args)
         for (node, gpu), spec in specs:
             _say(node, gpu, await client.submit(spec), args)
-    page.note("GPUs of one node are now measured at the same time, which may make them slower; --wait takes turns")
+    page.note("measures all GPUs of a node at once, which may make them slower; --wait measures one after another")
     return 0
 
 

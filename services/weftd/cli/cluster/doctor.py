@@ -71,7 +71,7 @@ async def doctor(args: argparse.Namespace) -> int:
 
 
 def drawing(found: list[Check], context: RenderContext) -> RenderableType:
-    made = table("", "ABOUT", "WHAT WAS FOUND", "WHAT TO DO", context=context, flexible="WHAT WAS FOUND")
+    made = table("", "ABOUT", "FINDING", "REMEDY", context=context, flexible="FINDING")
     for check in found:
         made.add_row(
             Text(check.health, _STYLES[check.health]), plain(check.about), plain(check.sentence), plain(check.act)
@@ -86,13 +86,13 @@ async def _cluster(args: argparse.Namespace, answers: dict[str, object]) -> Asyn
             view = await client.status()
             answers["status"] = view
             answers["nodes"] = await client.nodes()
-            yield fine("gateway", f"{place.url} answers, of version {view.version}")
+            yield fine("gateway", f"{place.url} answers; its version is {view.version}")
             for check in _of_status(view):
                 yield check
             yield await _clock(client)
         yield await _certificate(place)
     except CliError as error:
-        yield problem("gateway", str(error), "start a gateway, or name it by --url or WEFT_URL, and its token")
+        yield problem("gateway", str(error), "start a gateway, or set --url (or WEFT_URL) and its token")
 
 
 def _of_status(view: StatusView) -> list[Check]:
@@ -109,7 +109,7 @@ def _of_status(view: StatusView) -> list[Check]:
     if view.version != version():
         sentence = f"the gateway is {view.version}, this command {version()}"
         found.append(warning("version", sentence, "bring both to one version"))
-    return found or [fine("cluster", "`weft status` finds that all is well")]
+    return found or [fine("cluster", "`weft status` finds no problem")]
 
 
 async def _clock(client: Client) -> Check:

@@ -15,17 +15,17 @@ from weftd.cli.jobs.act import each
 from weftd.cli.jobs.moments import later
 
 LOOK_SECONDS = 1.0
-_CORDON = "give nodes no new jobs; what runs there goes on"
+_CORDON = "give nodes no new jobs; running jobs continue"
 _DRAIN = (
-    "give nodes no new jobs; running jobs continue, or with --evict are stopped with their grace and start again"
-    " elsewhere, charged with no try. A drain of a drained node replaces what was said before"
+    "give nodes no new jobs. Running jobs continue; with --evict they stop with their grace and start again elsewhere,"
+    " which uses no retry. A second drain of a node replaces its reason and its end"
 )
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     _draining(commands, "cordon", _CORDON)
     parser = _draining(commands, "drain", _DRAIN)
-    parser.add_argument("--evict", action="store_true", help="stop its jobs; a service replica by replica")
+    parser.add_argument("--evict", action="store_true", help="stop its jobs; those of a service replica by replica")
     parser.add_argument(
         "--wait", action="store_true", help="wait until nothing runs there; Ctrl-C does not end the drain"
     )

@@ -1,4 +1,4 @@
-"""`weft health`: GPUs and nodes that are sick, why, and what ends that. `weft gpu return`: have one used again."""
+"""`weft health`: list sick GPUs and nodes, with cause and remedy. `weft gpu return`: use one again."""
 
 import argparse
 
@@ -15,16 +15,18 @@ from weftd.cli.rendering.nodes import health_style
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("health", help="sick GPUs and nodes, and what ends that", description=__doc__)
+    parser = commands.add_parser("health", help="list sick GPUs and nodes, with cause and remedy", description=__doc__)
     parser.add_argument("node", nargs="*", metavar="NODE", help="show only these nodes")
     parser.add_argument("-a", "--all", action="store_true", help="include GPUs and nodes that are healthy again")
     connection.options(parser)
     parser.set_defaults(func=health)
     gpu = commands.add_parser("gpu", help="use a sick GPU again", description="Act on one GPU.")
     acts = gpu.add_subparsers(dest="act", required=True, metavar="ACT")
-    parser = acts.add_parser("return", help="use a sick GPU, or a sick node, again: it is on probation")
+    parser = acts.add_parser("return", help="use a sick GPU or node again, on probation")
     parser.add_argument("node", metavar="NODE")
-    parser.add_argument("gpu", type=int, nargs="?", metavar="GPU", help="index of the GPU (default: the node and all)")
+    parser.add_argument(
+        "gpu", type=int, nargs="?", metavar="GPU", help="index of the GPU (default: the node and all its GPUs)"
+    )
     connection.options(parser)
     parser.set_defaults(func=give_back)
 
@@ -46,7 +48,7 @@ async def give_back(args: argparse.Namespace) -> int:
     async with connection.connected(args) as client:
         accepted = await client.give_back(args.node, args.gpu)
     what = "is" if args.gpu is None else f"GPU {args.gpu} is"
-    page.answered(args, accepted, f"{accepted.id}: {what} on probation from now on, unless it still shows a sign")
+    page.answered(args, accepted, f"{accepted.id}: {what} on probation from now on, unless it still shows a fault")
     return 0
 
 

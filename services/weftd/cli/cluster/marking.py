@@ -12,11 +12,11 @@ from weftd.cli.jobs.act import each
 
 _LABEL = (
     "change the labels of nodes, by which jobs choose them with `where`: zone=a sets one, nvlink= sets one without a"
-    " value, zone- takes one away, also one of the node's own settings; what runs there goes on"
+    " value, zone- removes one, also one from the node's own settings. Running jobs continue"
 )
 _TAINT = (
-    "change the taints of nodes: a job starts there only if it names each of them in `tolerate`; dedicated=vision sets"
-    " one, dedicated- takes one away, also one of the node's own settings; what runs there goes on"
+    "change the taints of nodes: a job starts there only if it names each of them in `tolerate`. dedicated=vision sets"
+    " one, dedicated- removes one, also one from the node's own settings. Running jobs continue"
 )
 
 
@@ -49,12 +49,12 @@ def _read(words: Sequence[str]) -> tuple[list[str], dict[str, str | None]]:
     except ValueError as error:
         raise CliError(str(error), status=2) from error
     if twice := sorted(set_.keys() & taken.keys()):
-        raise CliError(f"{twice[0]} is both set and taken away", status=2)
+        raise CliError(f"{twice[0]} is both set and removed", status=2)
     if not nodes:
         raise CliError("no node is named", status=2)
     if not set_ and not taken:
         raise CliError(
-            "no change is named: zone=a sets a label, nvlink= one without a value, zone- takes one away", status=2
+            "no change is named: zone=a sets a label, nvlink= one without a value, zone- removes one", status=2
         )
     return nodes, {**set_, **dict.fromkeys(taken)}
 

@@ -17,9 +17,11 @@ _FEW = 8  # nodes of which each GPU is shown unasked
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("nodes", help="the nodes, their GPUs and who holds them", description=__doc__)
+    parser = commands.add_parser(
+        "nodes", help="list nodes, their GPUs and the jobs that hold them", description=__doc__
+    )
     parser.add_argument("node", nargs="*", metavar="NODE", help="show only these nodes")
-    parser.add_argument("--gpus", action="store_true", help=f"each GPU too; unasked up to {_FEW} nodes")
+    parser.add_argument("--gpus", action="store_true", help=f"list each GPU too (default: only up to {_FEW} nodes)")
     parser.add_argument("--topology", action="store_true", help="show the links between the GPUs of each node")
     connection.options(parser)
     parser.set_defaults(func=nodes)

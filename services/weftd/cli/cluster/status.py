@@ -41,7 +41,7 @@ def drawing(view: StatusView, context: RenderContext) -> RenderableType:
 def _findings(view: StatusView, context: RenderContext) -> RenderableType:
     if not view.findings:
         return Text("all is well", "green")
-    made = table("", "ABOUT", "WHAT IS WRONG", "WHAT TO DO", context=context, flexible="WHAT IS WRONG")
+    made = table("", "ABOUT", "PROBLEM", "REMEDY", context=context, flexible="PROBLEM")
     for one in view.findings:
         style = "bold red" if one.grave is Grave.PROBLEM else "yellow"
         made.add_row(Text(one.grave, style), plain(one.about), plain(one.sentence), plain(one.act))

@@ -31,7 +31,7 @@ class TopView(Struct, frozen=True, kw_only=True):
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("top", help="the cluster and its queue, live", description=__doc__)
+    parser = commands.add_parser("top", help="show the cluster and its queue, live", description=__doc__)
     parser.add_argument(
         "--interval", type=float, default=1.0, metavar="SECONDS", help="seconds between refreshes (default: 1)"
     )
@@ -76,7 +76,7 @@ async def _again(client: Client, seen: TopView, done: asyncio.Event) -> tuple[To
         await asyncio.wait({looking, ending}, return_when=asyncio.FIRST_COMPLETED)
         return (await looking, "") if looking.done() else (seen, "")
     except Unreachable:
-        return seen, f"the gateway does not answer; this is how it was {span(page.context().now - seen.view.at)} ago"
+        return seen, f"the gateway does not answer; this is the state of {span(page.context().now - seen.view.at)} ago"
     finally:
         looking.cancel()
         ending.cancel()

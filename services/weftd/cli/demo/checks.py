@@ -78,7 +78,7 @@ def _avoided(evidence: Evidence) -> CheckResult:
     sentence = "; ".join(sentence_of(data.cause) for data in placed)
     aside = re.search(rf"left aside: (gpu-{slow[1]} of {slow[0]} is [0-9.]+× slower)", sentence)
     if aside is None:
-        return CheckResult(False, f"it is not said that the slow GPU was left aside: {sentence}")
+        return CheckResult(False, f"its placement does not name the slow GPU: {sentence}")
     return CheckResult(True, f"has another GPU: {aside[1]}")
 
 
@@ -106,7 +106,9 @@ def _divided(evidence: Evidence, *, grows: bool) -> CheckResult:
     whole, least = parts.GPUS, parts.BETA_LEAST
     shared = [count for count in seen if least <= count < whole] if grows else [whole - seen[-1]]
     if whole not in seen or (grows and seen[-1] != whole) or max(shared, default=0) < least:
-        return CheckResult(False, f"had {seen} GPUs in turn, and not all {whole} and, beside the other, {least} fewer")
+        return CheckResult(
+            False, f"had {seen} GPUs in turn; it should have {whole} alone, and {least} fewer beside the other"
+        )
     if evidence.job.epoch:
         return _started_again(evidence, "its size should change while it runs")
     return CheckResult(True, f"had {', '.join(map(str, seen))} GPUs in turn, without a restart")
@@ -145,7 +147,7 @@ def _retried(evidence: Evidence) -> CheckResult:
 def _explained(evidence: Evidence) -> CheckResult:
     explained = evidence.explained
     if explained is None or not explained.sentence or explained.code not in WAITS_FOR_ROOM:
-        return CheckResult(False, "nobody could say why it waited")
+        return CheckResult(False, "`explain` gave no reason for its wait")
     return CheckResult(True, f"waited: {explained.sentence}")
 
 
@@ -167,7 +169,7 @@ def _shared(evidence: Evidence, *, more_first: bool) -> CheckResult:
     """It had more of the GPU's time first than in the end, or the other way round; by its own count."""
     parts = [float(part) for part in re.findall(r"second [0-9]+: ([0-9.]+) of the GPU", evidence.logs[0])]
     if len(parts) < SECONDS_LEAST:
-        return CheckResult(False, f"it was busy for {len(parts)} seconds: too few to tell")
+        return CheckResult(False, f"it was busy for {len(parts)} seconds: too short to judge")
     first, last = median(parts[1:4]), median(parts[-6:-2])
     if (first - last if more_first else last - first) < CHANGED_LEAST:
         return CheckResult(False, f"it had {first:.2f} of its GPU, then {last:.2f}: its share did not change hands")
@@ -225,7 +227,7 @@ def spent(story: Sequence[EventView], *states: JobState) -> float:
 
 def last_sentence(story: Sequence[EventView]) -> str:
     told = [sentence_of(event.data.cause) for event in story]
-    return next((sentence for sentence in reversed(told) if sentence), "nothing is told of it")
+    return next((sentence for sentence in reversed(told) if sentence), "its history gives no reason")
 
 
 def _for(event: EventView, code: CauseCode) -> bool:

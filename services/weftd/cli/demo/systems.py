@@ -18,7 +18,7 @@ BENCHMARK_SECONDS = 0.4
 KNOWN_SECONDS_MAX = 180.0  # a busy machine measures slowly
 KNOWN = 1.2  # a score from which on the slow GPU counts as known
 TUNED_SECONDS_MAX = 150.0
-NOT_ENFORCED = "this machine lets Weft hold no job to a CPU limit (no rights to control groups), so nothing is tuned"
+NOT_ENFORCED = "Weft cannot limit the CPU of jobs on this machine (no rights to control groups), so it tunes no job"
 
 
 async def avoid(client: Client, board: Board, nodes: Path) -> None:

@@ -17,29 +17,29 @@ EACH_SHOWN_MAX = 20  # of more, one line is printed in place of a line each
 AT_ONCE_MAX = 8  # requests: as many as the gateway answers at once for one tenant
 _DIGITS_MAX = 9
 _SCALE = (
-    "change a job's size, within the min and max of its roles: one that waits starts with it, one that runs takes it"
-    " live or by a restart from its checkpoint, as it is specified; it grows as soon as there is room"
+    "change a job's size, within the min and max of its roles. A waiting job starts with the new size. A running job"
+    " changes live, or by a restart from its checkpoint, and grows as soon as GPUs are free"
 )
 
 _SHARE = (
-    "change the share of a GPU that each rank of a running job has: less at once, more only as far as its GPU has room,"
-    " which its event `tuned` says; a job that starts again has the share of its specification"
+    "change the share of a GPU that each rank of a running job has. It grows only as far as the GPU has free capacity;"
+    " the event `tuned` has the result. A job that starts again gets the share of its job file"
 )
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("priority", help="change a job's priority")
-    parser.add_argument("job", metavar="JOB", help="its id, or its name if only one open job has it")
+    parser.add_argument("job", metavar="JOB", help="id of the job, or its name if only one open job has it")
     parser.add_argument("priority", type=int, metavar="N", help="-1000 to 1000; higher goes first")
     connection.options(parser)
     parser.set_defaults(func=priority)
     parser = commands.add_parser("scale", help="change a job's size", description=_SCALE)
-    parser.add_argument("job", metavar="JOB", help="its id, or its name if only one open job has it")
+    parser.add_argument("job", metavar="JOB", help="id of the job, or its name if only one open job has it")
     parser.add_argument("size", nargs="+", metavar="ROLE=N", help="replicas of a role; N alone if the job has one role")
     connection.options(parser)
     parser.set_defaults(func=scale)
     parser = commands.add_parser("share", help="change a running job's share of a GPU", description=_SHARE)
-    parser.add_argument("job", metavar="JOB", help="its id, or its name if only one open job has it")
+    parser.add_argument("job", metavar="JOB", help="id of the job, or its name if only one open job has it")
     parser.add_argument("--request", type=float, metavar="PART", help="guaranteed part of a GPU's time, such as 0.5")
     parser.add_argument(
         "--limit", type=float, metavar="PART", help="maximum part that it may use while others are idle, up to 1"

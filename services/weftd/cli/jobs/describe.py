@@ -89,7 +89,7 @@ async def _job(client: Client, wanted: str, at: str) -> JobView:
     job, context = await client.job(wanted), page.context()
     age = span(context.now - job.submitted_at)
     raise CliError(
-        f"{job.name} is younger than that: it was submitted at {context.clock(job.submitted_at)}, {age} ago"
+        f"{job.name} did not exist then: it was submitted at {context.clock(job.submitted_at)}, {age} ago"
     ) from None
 
 

@@ -23,8 +23,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "job", nargs="?", metavar="JOB", help="job or array to list: all its events, and with -f until its end"
     )
-    parser.add_argument("-f", "--follow", action="store_true", help="go on as it happens")
-    parser.add_argument("-n", "--limit", type=int, metavar="N", help=f"the last N (default: {_SHOWN}; of one job: all)")
+    parser.add_argument("-f", "--follow", action="store_true", help="print new events as they happen")
+    parser.add_argument(
+        "-n", "--limit", type=int, metavar="N", help=f"number of latest events (default: {_SHOWN}; for one job: all)"
+    )
     connection.options(parser)
     parser.set_defaults(func=events)
 

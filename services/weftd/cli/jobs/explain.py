@@ -12,7 +12,9 @@ from weftd.cli.arrays import show_instead
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("explain", help="why a job waits, or why it is where it is", description=__doc__)
+    parser = commands.add_parser(
+        "explain", help="say why a job waits, or why it runs where it runs", description=__doc__
+    )
     parser.add_argument("job", metavar="JOB", help="id or name of the job (the newest of that name)")
     connection.options(parser)
     parser.set_defaults(func=explain)

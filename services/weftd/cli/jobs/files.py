@@ -27,7 +27,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         epilog="weft files train\nweft files train checkpoints\nweft files train results/tmp --delete",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("job", metavar="JOB", help="its id, or its name (then the newest of that name)")
+    parser.add_argument("job", metavar="JOB", help="id of the job, or its name (then the newest of that name)")
     parser.add_argument("path", nargs="?", default="", metavar="PATH", help="only files below this path")
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="rank whose node has the files (default: 0)")
     parser.add_argument("--role", default="", help="count ranks within this role")
@@ -76,7 +76,7 @@ async def _list(client: Client, args: argparse.Namespace, which: "Which") -> Non
     if cut:
         page.remark("a folder has too many entries to search: name a path below it")
     if left_out:
-        page.remark(f"left out: {left_out} that cannot be read as files, such as links that lead elsewhere")
+        page.remark(f"left out: {left_out} entries that are no readable files, such as links that lead elsewhere")
 
 
 def _table(found: list[JobFile]) -> Table:

@@ -16,7 +16,7 @@ async def follow_array(client: Client, submitted: Submitted) -> int:
     array = await client.array(submitted.id)
     if array.elements > JOBS_MAX:
         one = f"`weft logs {array.name}_3` shows that of one"
-        page.remark(f"{array.name} has {array.elements} elements: what they write is not shown here, {one}")
+        page.remark(f"{array.name} has {array.elements} elements: their output is not shown here, {one}")
     try:
         if array.elements <= JOBS_MAX:
             elements = (await client.elements(array.id)).jobs

@@ -34,9 +34,12 @@ NOTED = "weft.jobs.noted"
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("logs", help="print the output of a job; -f to follow", description=__doc__)
     parser.add_argument(
-        "jobs", nargs="*", metavar="JOB", help="its id, its name (then the newest of that name), or a pattern of names"
+        "jobs",
+        nargs="*",
+        metavar="JOB",
+        help="id of the job, its name (then the newest of that name), or a pattern of names",
     )
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the job is over")
+    parser.add_argument("-f", "--follow", action="store_true", help="follow the log until the job has ended")
     parser.add_argument(
         "--rank", type=_rank, metavar="N", help="rank to print, or `all` (default: the rank that failed first, else 0)"
     )

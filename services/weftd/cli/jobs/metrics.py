@@ -22,7 +22,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         epilog="weft metrics train\nweft metrics train --csv >train.csv",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("job", metavar="JOB", help="its id, or its name (then the newest of that name)")
+    parser.add_argument("job", metavar="JOB", help="id of the job, or its name (then the newest of that name)")
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="rank that reported them (default: 0)")
     parser.add_argument("--points", type=int, metavar="N", help=f"points to show, at most {POINTS_MAX} (default: 1000)")
     parser.add_argument("--csv", action="store_true", help="print every point, as CSV")

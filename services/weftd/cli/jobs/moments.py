@@ -10,7 +10,7 @@ from weftd.cli.formatting import clean
 _CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
 MOST_SECONDS = 10 * 366 * 86_400.0
 HELP = (
-    "past time to show: 10m ago (-10m), 14:57 (the last time it was), 2026-01-31T12:00 (here) or …Z, @1769860800,"
+    "past time to show: 10m or -10m (ago), 14:57 (the latest), 2026-01-31T12:00 (local) or …Z (UTC), @1769860800,"
     " or the cursor of an event"
 )
 

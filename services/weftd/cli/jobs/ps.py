@@ -32,13 +32,15 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("jobs", nargs="*", metavar="JOB", help="only these jobs, ended ones included")
+    parser.add_argument("jobs", nargs="*", metavar="JOB", help="list only these jobs, also those that have ended")
     parser.add_argument("-a", "--all", action="store_true", help="list ended jobs as well")
     selection.options(parser)
     parser.add_argument("--benchmarks", action="store_true", help="include benchmarks of GPUs")
     parser.add_argument("--elements", action="store_true", help="list each element of an array as a job")
     parser.add_argument("-q", "--quiet", action="store_true", help="print only ids, one per line")
-    parser.add_argument("--limit", type=_limit, default=_PAGE, metavar="N", help=f"the newest N (default: {_PAGE})")
+    parser.add_argument(
+        "--limit", type=_limit, default=_PAGE, metavar="N", help=f"number of newest jobs (default: {_PAGE})"
+    )
     connection.options(parser)
     parser.set_defaults(func=ps)
 
@@ -109,7 +111,7 @@ def _say_none(args: argparse.Namespace, wanted: selection.Filter, states: tuple[
     if args.jobs or not wanted.is_empty:
         page.remark(selection.nothing_matches(wanted, args.jobs, states))
     else:
-        page.note("no jobs" if args.all else "no job waits or runs; -a shows those that are over")
+        page.note("no jobs" if args.all else "no job waits or runs; -a shows those that have ended")
 
 
 async def _with_running(

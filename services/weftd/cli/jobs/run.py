@@ -73,35 +73,41 @@ def _what(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME|FOLDER[:TARGET][:ro]",
-        help="a volume that nodes offer, or a folder of the node; repeat it",
+        help="a volume that nodes offer, or a folder of the node; repeatable",
     )
     group.add_argument(
         "--mount",
         action="append",
         default=[],
         metavar="PATH=s3://BUCKET/PATH",
-        help="objects that are copied to the node before the start, to be read at PATH; repeat it",
+        help="copy objects to the node before the start; the job reads them at PATH; repeatable",
     )
     group.add_argument(
         "--output",
         action="append",
         default=[],
         metavar="PATH=s3://BUCKET/PATH",
-        help="the place to which files are uploaded that the job writes at PATH; repeat it",
+        help="upload the files that the job writes at PATH to this place; repeatable",
     )
-    group.add_argument("--object-store", metavar="NAME", help="the secret with the keys of the store")
+    group.add_argument("--object-store", metavar="NAME", help="secret with the keys of the object store")
     group.add_argument("--workdir", metavar="DIR", help="working directory (default: this folder, or the image's own)")
     group.add_argument("--label", action="append", default=[], metavar="K=V", help="repeat it")
 
 
 def _needs(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what it needs, per replica")
+    group = parser.add_argument_group("resources of each replica")
     group.add_argument("--gpus", type=int, metavar="N", help="whole GPUs (default: 0)")
     group.add_argument("--gpu-model", metavar="M", help=MODEL_HELP)
-    group.add_argument("--gpu-memory", metavar="SIZE", help="least memory of each GPU, such as 40GiB")
-    group.add_argument("--where", metavar="EXPRESSION", help="only on nodes whose labels match: zone == 'a' && nvlink")
+    group.add_argument("--gpu-memory", metavar="SIZE", help="minimum memory of each GPU, such as 40GiB")
     group.add_argument(
-        "--tolerate", action="append", default=[], metavar="K[=V]", help="start on nodes with this taint too; repeat it"
+        "--where", metavar="EXPRESSION", help="run only on nodes whose labels match: zone == 'a' && nvlink"
+    )
+    group.add_argument(
+        "--tolerate",
+        action="append",
+        default=[],
+        metavar="K[=V]",
+        help="start on nodes with this taint too; repeatable",
     )
     group.add_argument("--replicas", type=int, metavar="N", help="number of replicas; they start together (default: 1)")
     group.add_argument("--replicas-min", type=int, metavar="N", help="minimum number of replicas that starts the job")
@@ -114,7 +120,7 @@ def _needs(parser: argparse.ArgumentParser) -> None:
 
 
 def _how(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("how it is treated")
+    group = parser.add_argument_group("scheduling")
     group.add_argument("--priority", type=int, metavar="N", help="-1000 to 1000; higher goes first (default: 0)")
     group.add_argument("--no-preempt", action="store_true", help="never preempt the job")
     group.add_argument("--grace", metavar="TIME", help="time between SIGTERM and SIGKILL (default: 30s)")
@@ -124,7 +130,7 @@ def _how(parser: argparse.ArgumentParser) -> None:
         "--resize", choices=[how.value for how in ResizeHow], help="method to change its size while it runs"
     )
     group.add_argument(
-        "--checkpoints", metavar="TIME", help="interval of its checkpoints, such as 10m; stop: when stopped"
+        "--checkpoints", metavar="TIME", help="interval of its checkpoints, such as 10m; stop: only when it is stopped"
     )
     group.add_argument(
         "--from-checkpoint",
@@ -153,7 +159,7 @@ def _many(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="[WHEN:]JOB",
         help="start after this job or array: WHEN is ok (the default), any, not_ok or started; each:WHEN:ARRAY is for"
-        " the element with the same index; repeat it",
+        " the element with the same index; repeatable",
     )
     group.add_argument("--singleton", action="store_true", help="start after every earlier job of this name")
 
@@ -175,10 +181,10 @@ def _recurs(parser: argparse.ArgumentParser) -> None:
 
 
 def _serves(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("a service (--kind inference); --replicas-min 0: none while nobody asks")
+    group = parser.add_argument_group("a service (--kind inference); --replicas-min 0: no replica without requests")
     group.add_argument("--service-port", type=int, metavar="N", help="port on which a container listens (in WEFT_PORT)")
     group.add_argument("--ready", metavar="PATH", help="path that returns 200 once it is ready, such as /healthz")
-    group.add_argument("--concurrency", type=int, metavar="N", help="requests at one replica at once (default: 100)")
+    group.add_argument("--concurrency", type=int, metavar="N", help="concurrent requests of one replica (default: 100)")
     group.add_argument("--public", action="store_true", help="accept requests without a token")
     group.add_argument("--objective-latency", metavar="TIME", help="time to the first byte of an answer, such as 200ms")
     group.add_argument(
@@ -191,7 +197,7 @@ def _serves(parser: argparse.ArgumentParser) -> None:
 
 async def run(args: argparse.Namespace) -> int:
     if args.json and args.follow:
-        raise CliError("a log is no JSON: say --json or --follow", status=2)
+        raise CliError("a log is no JSON: choose --json or --follow", status=2)
     packed = pack(args.sync) if args.sync is not None else None
     context = None if packed is None else packed.digest
     spec = spec_of(args, cwd=os.getcwd(), environment=os.environ, context=context)

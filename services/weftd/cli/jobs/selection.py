@@ -91,7 +91,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def sure(parser: argparse.ArgumentParser, verb: str) -> None:
     """The options of a command that changes many jobs at once."""
-    parser.add_argument("--all", action="store_true", help=f"{verb} every open job that the options leave; asks first")
+    parser.add_argument("--all", action="store_true", help=f"{verb} every open job that the options select; asks first")
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
 
 

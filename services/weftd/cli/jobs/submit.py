@@ -37,7 +37,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 async def submit(args: argparse.Namespace) -> int:
     if args.json and args.follow:
-        raise CliError("a log is no JSON: say --json or --follow", status=2)
+        raise CliError("a log is no JSON: choose --json or --follow", status=2)
     given = read_spec(args.file)
     content = content_of(args.file, given)
     adds = args.env or args.venv or args.secret or args.sync

@@ -29,5 +29,7 @@ def submitted_line(submitted: Submitted) -> str:
     again = "" if submitted.created else " had been submitted with this key before"
     if submitted.id.startswith(ARRAY_PREFIX):
         many = f", {submitted.elements} elements" if submitted.elements else ""
-        return f"{submitted.name}{many}{again}: `weft ps` shows it, `weft logs {submitted.id}_3` what element 3 wrote"
+        return (
+            f"{submitted.name}{many}{again}: `weft ps` shows it, `weft logs {submitted.id}_3` the output of element 3"
+        )
     return f"{submitted.name}{again}: `weft logs -f {submitted.id}` follows it, `weft ps` shows all"

@@ -28,7 +28,7 @@ def pack(folder: str) -> "PackedFiles":
     except Refused as error:
         raise CliError(error.reason, field="--sync", status=1 if os.path.isdir(folder) else 2) from error
     for name in packed.left_out:
-        page.remark(f"note: {name} is neither a file nor a folder and stays here")
+        page.remark(f"note: {name} is neither a file nor a folder and is not sent")
     return packed
 
 

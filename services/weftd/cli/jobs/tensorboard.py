@@ -36,7 +36,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         epilog="weft tensorboard train\nweft tensorboard train-1 train-2 --port 7007",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("jobs", nargs="+", metavar="JOB", help="its id, or its name (then the newest of that name)")
+    parser.add_argument(
+        "jobs", nargs="+", metavar="JOB", help="id of the job, or its name (then the newest of that name)"
+    )
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="rank whose node has the files (default: 0)")
     parser.add_argument("--port", type=int, default=PORT, metavar="N", help=f"port at 127.0.0.1 (default: {PORT})")
     connection.options(parser)

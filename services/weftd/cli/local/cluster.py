@@ -102,7 +102,7 @@ class LocalCluster:
                         tasks.create_task(process.stop(patience=PATIENCE_SECONDS[stage], hurry=hurry))
         killed = await asyncio.to_thread(kill_runs, self.home.nodes)
         if killed:
-            self._tell(f"killed what outlived its executor: {', '.join(killed)}")
+            self._tell(f"killed runs that outlived their executor: {', '.join(killed)}")
         await asyncio.to_thread(end_guards, self.home.nodes)
         await servers.down(self.home.root)
         self._enter("stopped")
@@ -120,7 +120,7 @@ class LocalCluster:
             self._router_port = self._claim(self.options.router_port, ROUTER_PORT, "--router-port")
         else:
             self._tell(
-                "Caddy is not there, so no router runs: services have no address (pip install 'weft-gpu[embedded]')"
+                "Caddy is not installed, so no router runs: services have no address (pip install 'weft-gpu[embedded]')"
             )
         self._enter("starting")
         stopwatch = Stopwatch(self._tell)
@@ -136,7 +136,7 @@ class LocalCluster:
         stopwatch.lap(f"the database ({plural(len(ran), 'migration') if ran else 'up to date'})")
         planned = services(self.options, self.home, self.credentials, addresses)
         for name in not_used(os.environ, planned):
-            self._tell(f"{name} of the environment is not used: a cluster on one machine has a value of its own")
+            self._tell(f"{name} of the environment is ignored: `weft up` sets its own value")
         self.systems = systems({service.name: {**os.environ, **service.settings} for service in planned})
         self._spawn(planned)
         await self._all_ready()

@@ -19,7 +19,7 @@ LOOK_SECONDS = 0.05
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("down", help="stop the cluster of this machine; its data stay", description=__doc__)
+    parser = commands.add_parser("down", help="stop the cluster of this machine; keep its data", description=__doc__)
     parser.add_argument(
         "--home", type=Path, metavar="DIR", help="folder of its data (or WEFT_HOME; default: in your home)"
     )

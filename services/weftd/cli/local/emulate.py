@@ -17,15 +17,15 @@ _NODES_SHOWN = 8
 _XID_END = 1000
 _FAULTS = {
     "ecc": "show an uncorrectable memory error",
-    "throttle": "be slowed down by its hardware",
-    "off-bus": "be out of the driver's reach",
-    "hang": "have the driver hang",
+    "throttle": "report a hardware slowdown",
+    "off-bus": "fall off the bus: the driver cannot reach it",
+    "hang": "make the driver hang",
     "reset": "reset the GPU: every fault but its count of Xids is gone",
 }
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("emulate", help="have an emulated GPU be slow or sick", description=__doc__)
+    parser = commands.add_parser("emulate", help="make an emulated GPU slow or sick", description=__doc__)
     parser.add_argument("node", metavar="NODE")
     parser.add_argument("gpu", type=int, metavar="GPU", help="index of the GPU")
     parser.add_argument(
@@ -119,7 +119,7 @@ def _no_folder(home: ClusterHome, args: argparse.Namespace) -> str:
     known = ", ".join(sorted((folder.name for folder in home.nodes.iterdir()), key=natural)[:_NODES_SHOWN]) or "none"
     return (
         f"{args.node} is no node of the cluster in {home.root}, which has {known}: set WEFT_HOME to the home of its own"
-        f" `weft up`; of a node without one, write {written} in its EXECUTOR_HOME"
+        f" `weft up`; for a node without one, write {written} in its EXECUTOR_HOME"
     )
 
 

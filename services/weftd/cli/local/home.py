@@ -108,7 +108,7 @@ class ClusterHome:
         except FileNotFoundError:
             return None
         except (msgspec.DecodeError, OSError) as error:
-            raise LocalError(f"{path} is not what weft wrote: {error}") from error
+            raise LocalError(f"{path} is damaged, or was not written by weft: {error}") from error
 
     def _write(self, name: str, content: Struct) -> None:
         """Write the whole file or nothing, readable by its owner only."""

@@ -20,7 +20,7 @@ from weftd.cli.services.endpoints import dashboard_address
 
 ATTACH_SECONDS_MAX = 120.0
 ATTACH_POLL_SECONDS = 0.1
-LAST_WORDS = "`weft down` or Ctrl-C stops it all and keeps them"
+LAST_WORDS = "`weft down` or Ctrl-C stops the cluster and keeps them"
 EMULATED_GPUS = 8
 NODES = 2
 
@@ -42,7 +42,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="GPUs to offer; auto: real ones if there are any",
     )
     parser.add_argument(
-        "--emulated-gpus", type=int, metavar="N", help=f"per node, implies --gpus emulated (default: {EMULATED_GPUS})"
+        "--emulated-gpus",
+        type=int,
+        metavar="N",
+        help=f"GPUs per node; implies --gpus emulated (default: {EMULATED_GPUS})",
     )
     parser.add_argument("--cpus", type=float, metavar="N", help="CPU cores per node (default: two per emulated GPU)")
     parser.add_argument(
@@ -54,7 +57,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--detach",
         action=argparse.BooleanOptionalAction,
         default=False,
-        help="return when it is up; its output goes to up.log in the folder, and `weft down` stops it",
+        help="return when the cluster is up; its output goes to up.log in the folder, and `weft down` stops it",
     )
     parser.set_defaults(func=up)
 

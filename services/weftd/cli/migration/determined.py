@@ -13,7 +13,7 @@ from weftd.cli.migration.determined_search import searched
 from weftd.cli.migration.written import Remark, Translated, name_of
 
 _NO_COUNTERPART = {
-    "bind_mounts.propagation": "how mounts spread is not set",
+    "bind_mounts.propagation": "mount propagation cannot be set",
     "checkpoint_policy": "a job writes checkpoints to $WEFT_CHECKPOINT_DIR, and keeps as many as it likes",
     "checkpoint_storage": "checkpoints lie in $WEFT_CHECKPOINT_DIR, which outlives restarts; copy those to be kept",
     "data": "give the command its data as arguments, or as env",
@@ -23,11 +23,11 @@ _NO_COUNTERPART = {
     "environment.ports": "weft port-forward reaches the port of a running job",
     "environment.proxy_ports": "weft port-forward reaches the port of a running job",
     "environment.registry_auth": "the nodes' Docker pulls with the operator's credentials",
-    "environment.slurm": "there is no Slurm below",
-    "integrations": "there are none",
-    "log_policies": "weft logs has the log; nothing acts on its lines",
+    "environment.slurm": "Weft does not run on Slurm",
+    "integrations": "Weft has no such integrations",
+    "log_policies": "weft logs shows the log; Weft does not act on its lines",
     "max_restarts": "",
-    "min_checkpoint_period": "say how often with checkpoints: {every: 10m}, in time, not in batches",
+    "min_checkpoint_period": "set the interval as a time, not in batches: checkpoints: {every: 10m}",
     "min_validation_period": "the training code decides when it validates",
     "optimizations": "the training code decides",
     "perform_initial_validation": "the training code decides",
@@ -38,12 +38,12 @@ _NO_COUNTERPART = {
     "reproducibility": "give the seed to the command, or as env",
     "resources.devices": "a job has the GPUs that it asks for, no other device",
     "resources.is_single_node": "set replicas and gpus per replica: a replica is on one node",
-    "resources.max_slots": "limits of tenants are the operator's: weft tenant list",
+    "resources.max_slots": "the operator sets limits of tenants: weft tenant list",
     "resources.native_parallel": "there is no adjustment to a node's slots",
     "resources.resource_pool": "nodes form pools: set pool, if your operator has more than `default`",
     "resources.weight": "see docs/quotas.md for shares of tenants",
     "scheduling_unit": "the training code decides",
-    "slurm": "there is no Slurm below",
+    "slurm": "Weft does not run on Slurm",
     "workspace": "a job belongs to the tenant of the token that submits it",
 }
 _GPUS_A_NODE = 8
@@ -149,7 +149,7 @@ def _command(config: _Config) -> list[str]:
         config.remarks.append(Remark("entrypoint", "is missing: set command"))
         return ["sh", "-c", "echo set command; exit 1"]
     if "determined.launch" in " ".join(command):
-        sentence = "take determined.launch away: torchrun finds what it needs in the environment of a rank"
+        sentence = "remove determined.launch: torchrun finds its settings in the environment of a rank"
         config.remarks.append(Remark("entrypoint", sentence))
     return command
 
@@ -198,7 +198,7 @@ def _role(config: _Config) -> dict[str, Any]:
         sentence = f"{slots} slots are {nodes} replicas with {gpus} GPUs each, as a replica is on one node"
         config.remarks.append(Remark("resources.slots_per_trial", sentence))
     role |= {"cpus": max(1, 4 * gpus), "memory": f"{max(4, 16 * gpus)}GiB"}
-    config.remarks.append(Remark("resources", "cpus and memory are guesses: nothing of Determined says them"))
+    config.remarks.append(Remark("resources", "cpus and memory are guesses: the configuration does not name them"))
     shm = config.any("resources.shm_size")
     if isinstance(shm, int) and not isinstance(shm, bool) and 0 < shm <= 16 * max(1, gpus) << 30:
         role["shm"] = f"{shm}B"

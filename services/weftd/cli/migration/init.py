@@ -17,16 +17,16 @@ name: {name}
 kind: {kind}
 """
 _WHAT = """
-# What runs: a list of words, without a shell between. It gets the PATH of the node, not that of your shell.
+# The command: a list of words, run without a shell. It gets the PATH of the node, not that of your shell.
 command: {command}
 workdir: {workdir}
 #image: python:3.12-slim      # in a container of this image, where the nodes have Docker
 #env: {{DATA: /data, SEED: "1"}}  # numbers in quotes: a variable is text
-#volumes: [{{name: datasets, target: /data, read_only: true}}]  # `weft nodes` names those that there are
+#volumes: [{{name: datasets, target: /data, read_only: true}}]  # `weft nodes` lists them
 #labels: {{team: vision}}       # to select by: `weft ps --label team=vision`
 """
 _NEEDS = """
-# What each replica needs, by role; all replicas start together or not at all.
+# Resources of each replica, by role; all replicas start together or not at all.
 roles:
   worker:
     replicas: {replicas}
@@ -38,7 +38,7 @@ roles:
 #gpu_model: NVIDIA H100       # only on GPUs of this model (`weft gpus` lists them)
 """
 _HOW = """
-# How it is treated.
+# Scheduling.
 #priority: 5                  # -1000 to 1000, higher goes first
 #preemptible: false           # never stopped for another job, if your tenant may have that
 grace: 30s                    # between SIGTERM and SIGKILL, to write a checkpoint to $WEFT_CHECKPOINT_DIR
@@ -46,8 +46,8 @@ grace: 30s                    # between SIGTERM and SIGKILL, to write a checkpoi
 retries: {max: 3, backoff: 10s}  # tried again when it fails
 """
 _TRAINS = """\
-#checkpoints: {every: 10m}    # it saves its work so often: it then waits less, and moves to faster GPUs
-#progress: {pattern: 'step (?P<step>[0-9]+)/(?P<steps>[0-9]+) loss (?P<loss>[0-9.]+)'}  # of lines on its output
+#checkpoints: {every: 10m}    # it saves its work this often; then it waits less, and moves to faster GPUs
+#progress: {pattern: 'step (?P<step>[0-9]+)/(?P<steps>[0-9]+) loss (?P<loss>[0-9.]+)'}  # matches lines of its output
 #tuning: {mode: on}           # CPU, memory and network follow what holds it back: docs/tuning.md
 #resize: {how: live}          # ranks join and leave while it runs: docs/elastic.md
 """

@@ -162,7 +162,9 @@ def _role(script: _Script) -> dict[str, Any]:
     tasks = script.take("ntasks", number_of) or (per_node or 1) * nodes
     per_node = per_node or max(1, -(-tasks // nodes))
     if per_node > 1:
-        script.remarks.append(Remark("tasks", f"{per_node} tasks of a node: each is a replica, and a node of one task"))
+        script.remarks.append(
+            Remark("tasks", f"{per_node} tasks per node: each becomes a replica, as a node with one task")
+        )
     cpus = script.take("cpus-per-task", number_of, 1)
     gpus = _gpus(script, nodes=nodes, tasks=tasks, per_node=per_node)
     role: dict[str, Any] = {"replicas": {"want": tasks}}
@@ -183,7 +185,7 @@ def _role(script: _Script) -> dict[str, Any]:
         role["memory"] = size_of(each)
     else:
         if memory == 0:
-            script.remarks.append(Remark("--mem=0", "all memory of a node cannot be asked for; say how much"))
+            script.remarks.append(Remark("--mem=0", "a job cannot ask for all memory of a node; give an amount"))
         script.remarks.append(Remark("memory", "a replica gets 4GiB, as the script does not say how much it needs"))
         role["memory"] = size_of(4 * _GIB)
     return role
@@ -226,7 +228,7 @@ def _environment(script: _Script, shell: Mapping[str, str] | None, *, contained:
             env = everything | env
         elif part in shell:
             env[part] = shell[part]
-    stays = "looks like a secret and stays here; --export=ALL,NAME takes it along"
+    stays = "looks like a secret and is not sent; --export=ALL,NAME sends it"
     script.remarks += [Remark(where, f"{name} {stays}") for name in secret if name not in env]
     return {"env": env} if env else {}
 
@@ -368,7 +370,10 @@ _HABITS = (
     ),
     (r"\b(sbatch|squeue|scancel|sacct)\b", "commands of Slurm are not there: weft submit, ps, cancel, describe"),
     (r"\bconda\s+activate\b|\bsource\s+\S*activate\b", "activates an environment: the nodes must have it at that path"),
-    (r"\$\{?(SLURM_TMPDIR|TMPDIR|SCRATCH)\b", "a folder for scratch: WEFT_CHECKPOINT_DIR stays, /tmp is of the node"),
+    (
+        r"\$\{?(SLURM_TMPDIR|TMPDIR|SCRATCH)\b",
+        "a folder for scratch: WEFT_CHECKPOINT_DIR is kept, /tmp belongs to the node",
+    ),
 )
 
 _EXPLAINED = ("SLURM_TMPDIR", "SLURM_ARRAY_")  # by a habit

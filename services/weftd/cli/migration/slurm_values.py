@@ -24,7 +24,7 @@ def range_of(text: str) -> tuple[int, int]:
     first = number_of(least)
     last = number_of(most) if dash else first
     if last < first:
-        raise NoValueError(f"expected the least and then the most, not {text[:60]!r}")
+        raise NoValueError(f"expected a range such as 2-4, not {text[:60]!r}")
     return first, last
 
 

@@ -77,7 +77,7 @@ async def login(args: argparse.Namespace) -> int:
     except ClientError as error:
         raise CliError(str(error)) from error
     if parts.scheme == "http" and parts.hostname not in LOOPBACK:
-        page.remark(f"note: {url} is not encrypted: whoever can listen on the way has the token")
+        page.remark(f"note: {url} is not encrypted: anyone who can listen on the network can read the token")
     page.show(f"signed in to {url} as {in_words(identity)}")
     page.note(
         f"context {name}, in {written}; `weft context` lists them, `weft context use {LOCAL}` goes back to `weft up`"
@@ -90,7 +90,7 @@ async def logout(args: argparse.Namespace) -> int:
         contexts = read_contexts(os.environ)
         name = args.context_name or contexts.current
         if not name or contexts.named(name) is None:
-            raise CliError(f"{name or 'no context'} has nothing to forget: `weft context` lists what there is")
+            raise CliError(f"{name or 'the current context'} is not stored here: `weft context` lists the contexts")
         write_contexts(os.environ, contexts.without(name))
     except ClientError as error:
         raise CliError(str(error)) from error
@@ -153,7 +153,7 @@ def _token(url: str, *, piped: bool) -> str:
         raise CliError("there is no terminal to type the token at: pipe it into `weft login URL --token -`", status=2)
     token = token.strip()
     if not token or len(token) > TOKEN_CHARACTERS_MAX or not (token.isascii() and token.isprintable()):
-        raise CliError("what was given is no token", field="--token")
+        raise CliError("expected a token: printable ASCII characters", field="--token")
     return token
 
 

@@ -69,7 +69,11 @@ def explanation(
     if words is not None:
         parts += [Text(), last_words_text(words)]
     if told.holders:
-        parts += [Text(), Text("what it needs is held by", "bold"), _holders(told.holders, context, emulated)]
+        parts += [
+            Text(),
+            Text("the resources that it needs are held by", "bold"),
+            _holders(told.holders, context, emulated),
+        ]
     return Group(*parts)
 
 
@@ -96,9 +100,9 @@ def _size(told: Explanation) -> list[str]:
     lines = [f"size: {size_sentence(told.size, told.resize, holding=told.state.holding)}"]
     if told.keeps_size_for:
         lines[0] += f": {clean(told.keeps_size_for)}"
-    lines.append(f"  it should have that: {_cause(told.sized_for) if told.sized_for else 'as it was submitted'}")
+    lines.append(f"  reason for this size: {_cause(told.sized_for) if told.sized_for else 'as it was submitted'}")
     if told.resized_for is not None:
-        lines.append(f"  it changed last: {_cause(told.resized_for)}")
+        lines.append(f"  last change: {_cause(told.resized_for)}")
     return lines
 
 
@@ -119,10 +123,10 @@ def _lent(told: Explanation, context: RenderContext) -> list[str]:
     """GPUs that it lent to services, and that they come back."""
     lines = [
         f"  {gpu_text(lent.gpus)} to {clean(' '.join(part for part in (lent.name, f'({lent.service})') if part))},"
-        f" for {span(context.now - lent.since)}" + ("" if lent.ranks else ": all of it gave way")
+        f" for {span(context.now - lent.since)}" + ("" if lent.ranks else ": the whole job gave way")
         for lent in told.lent
     ]
-    return ["lent to services, and taken back once there is room again:", *lines] if lines else []
+    return ["lent to services; the job takes GPUs back once some are free again:", *lines] if lines else []
 
 
 def _cause(cause: Cause) -> str:
@@ -161,7 +165,7 @@ def _place(numbers: dict[str, float]) -> list[str]:
     numbers.pop("slowdown_packed", None)
     if slowdown is not None and slowest is not None:
         of = f" ({slowest:.2f} for its slowest GPU, times {locality:.2f} for its distance)" if locality != 1.0 else ""
-        parts.append(f"a step there takes {slowdown:.2f} times what it takes on a typical GPU{of}")
+        parts.append(f"a step there takes {slowdown:.2f} times as long as on a typical GPU{of}")
     return parts
 
 
@@ -187,7 +191,7 @@ def _record(eta: Estimate) -> list[str]:
     record = eta.record
     if record is None or not record.estimates:
         return []
-    return [f"  of {plural(record.estimates, 'such estimate')} before, {record.inside} held what came true"]
+    return [f"  {record.inside} of {plural(record.estimates, 'earlier estimate')} of this kind came true"]
 
 
 def _queue(told: Explanation, context: RenderContext) -> str:
@@ -197,8 +201,8 @@ def _queue(told: Explanation, context: RenderContext) -> str:
     if told.eta is not None:  # which says when it starts
         return ahead
     if told.estimate_at is None:
-        return f"{ahead}; nobody can tell when it starts: no time limit is set" if told.holders else ahead
-    return f"{ahead}; starts in {span(told.estimate_at - context.now)} at the latest, as far as time limits tell"
+        return f"{ahead}; its start cannot be estimated: the jobs ahead have no time limit" if told.holders else ahead
+    return f"{ahead}; starts in {span(told.estimate_at - context.now)} at the latest, according to time limits"
 
 
 def _policy(told: Explanation) -> str:

@@ -225,7 +225,7 @@ def last_words_text(words: LastWords) -> RenderableType:
     """The last lines of the rank that failed, or why they are not there."""
     head = Text(f"the last lines of rank {words.rank}", "bold")
     if words.missing:
-        return Text.assemble(head, (f" are not there: {clean(words.missing)}", "dim"))
+        return Text.assemble(head, (f" are missing: {clean(words.missing)}", "dim"))
     if not words.lines:
         return Text(f"rank {words.rank} wrote nothing", "dim")
     return Group(head, *(plain(f"  {line}") for line in words.lines))
@@ -259,11 +259,11 @@ def description(
     if job.runs:
         parts += [Text(), _runs_table(job.runs, context, emulated)]
     if job.curve:
-        parts += [Text(), Text("how fast it was at each size", "bold"), curve_table(job.curve, context)]
+        parts += [Text(), Text("speed at each size", "bold"), curve_table(job.curve, context)]
     if story:
         parts += [
             Text(),
-            Text("what happened to it", "bold"),
+            Text("event history", "bold"),
             story_table(story, context, start=job.submitted_at, emulated=emulated, names=names),
         ]
     return Group(*parts)

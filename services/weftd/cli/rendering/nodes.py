@@ -112,7 +112,7 @@ def holder_text(gpu: GpuView) -> Text:
     if gpu.sharing:
         return Text(" · ", "dim").join(_sharer(one) for one in gpu.sharing)
     if not holder.name:
-        return plain(f"a job of somebody else ({holder.job_id})", "dim")
+        return plain(f"a job of another tenant ({holder.job_id})", "dim")
     return Text.assemble(plain(holder.name), plain(f" {holder.job_id} rank {holder.rank}", "dim"))
 
 

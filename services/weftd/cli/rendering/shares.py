@@ -25,9 +25,9 @@ def _held(share: ShareSeen) -> str:
 def _got(share: ShareSeen) -> list[str]:
     got = share.got
     if not share.enforced:
-        return ["its node holds no job to its share, so nobody counts what it gets"]
+        return ["its node does not enforce shares, so its use is not measured"]
     if got is None or got.used is None:
-        return ["what it gets is not known yet"]
+        return ["its use is not known yet"]
     told = [f"it used {got.used:.0%} of the GPU's time lately"]
     if (got.borrowed or 0.0) > NOTABLE:
         told[0] += f" ({got.borrowed:.0%} beyond its request)"
@@ -38,13 +38,13 @@ def _got(share: ShareSeen) -> list[str]:
     if got.memory_used is not None:
         told.append(f"{size_text(got.memory_used)} in use")
     if (got.uncounted or 0) > UNCOUNTED_NOTABLE:
-        told.append(f"{size_text(got.uncounted or 0)} more of it on the GPU than it counts")
+        told.append(f"{size_text(got.uncounted or 0)} of its GPU memory are not counted")
     if got.refused:
         told.append(f"{plural(got.refused, 'allocation')} beyond its memory refused")
     if got.overruns:
         told.append(f"{plural(got.overruns, 'turn')} taken from it as it kept them too long")
     if got.outside:
-        told.append(f"processes of it on the GPU that are not held to the share: {got.outside}")
+        told.append(f"its processes on the GPU that the share does not limit: {got.outside}")
     if got.given_up:
         told.append(f"it went on without a turn {plural(got.given_up, 'time')}, as the arbiter did not answer")
     return told
@@ -52,11 +52,11 @@ def _got(share: ShareSeen) -> list[str]:
 
 def _beside(share: ShareSeen) -> str:
     if not share.beside:
-        return "  nobody else has a share of that GPU"
+        return "  no other job has a share of that GPU"
     return f"  beside it: {'; '.join(_neighbour(one) for one in share.beside)}"
 
 
 def _neighbour(one: BesideSeen) -> str:
-    who = f"{clean(one.name)} ({one.job_id})" if one.name else f"a job of somebody else ({one.job_id})"
+    who = f"{clean(one.name)} ({one.job_id})" if one.name else f"a job of another tenant ({one.job_id})"
     used = "" if one.used is None else f", used {one.used:.0%}"
     return f"{who} {share_text(one.share)}{used}"

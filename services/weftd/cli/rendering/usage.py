@@ -26,7 +26,7 @@ AMOUNT = re.compile(r"[0-9]{1,30}(\.[0-9]{1,12})?")
 def usage_page(found: UsageView, context: RenderContext) -> RenderableType:
     parts: list[RenderableType] = [_rows(found, context)]
     if found.left_out:
-        parts.append(Text(f"{found.left_out} more rows are only in the total: --limit shows more"))
+        parts.append(Text(f"{found.left_out} more rows count only in the total: --limit shows more"))
     if found.capacity:
         parts += [Text(""), _capacity(found.capacity, context)]
     if found.whole_since is not None:

@@ -11,11 +11,11 @@ from weftd.cli.rendering.context import RenderContext, plain, table
 
 SHOWN_MAX = 20
 BASES = {
-    "learnt": "by jobs like them that ended",
-    "limits": "by their time limits",
-    "progress": "by their steps and their pace",
-    "unknown": "as if half done, or an hour",
-    "service": "without an end: services",
+    "learnt": "from similar jobs that ended",
+    "limits": "from their time limits",
+    "progress": "from their steps and speed",
+    "unknown": "unknown: taken as half done, or as one hour",
+    "service": "services, without an end",
 }
 
 
@@ -25,10 +25,10 @@ def what_if_page(view: WhatIfView, context: RenderContext) -> RenderableType:
     if changed:
         parts += [Text(), _jobs(changed[:SHOWN_MAX], context)]
     if len(changed) > SHOWN_MAX or (view.jobs_left_out and len(changed) == len(view.jobs)):
-        parts.append(Text(f"… those of which most changes, of {plural(view.gained + view.lost, 'job')}", "dim"))
+        parts.append(Text(f"… the jobs that change most, of {plural(view.gained + view.lost, 'job')}", "dim"))
     told = ", ".join(f"{number:,} {BASES.get(basis, basis)}" for basis, number in sorted(view.assumed.items()))
     if told:
-        parts += [Text(), plain(f"How long jobs last is assumed, alike on both sides: {told}.", "dim")]
+        parts += [Text(), plain(f"Durations of jobs are assumed, the same on both sides: {told}.", "dim")]
     return Group(*parts)
 
 
@@ -68,7 +68,7 @@ def _change(job: WhatIfJob) -> Text:
     if gains is None:
         return Text("new", "cyan")
     if gains and job.starts_base is None and job.ends_base is None:  # the time that was looked at is no wait
-        return Text("starts only then", "green")
+        return Text("starts only with it", "green")
     if gains and job.starts_other is None and job.ends_other is None:
         return Text("no longer starts", "red")
     if gains > 0:

@@ -180,7 +180,7 @@ async def _sent(
         ):
             yield response
     except aiohttp.ClientConnectorCertificateError as error:
-        raise CliError(f"{shown}: its certificate is not to be believed: {error.certificate_error}") from error
+        raise CliError(f"{shown}: its certificate is not trusted: {error.certificate_error}") from error
     except aiohttp.ClientConnectorError as error:
         raise CliError(f"no answer from the router at {shown}: {error.strerror or error}") from error
     except TimeoutError as error:

@@ -10,12 +10,12 @@ from weftd.cli import connection, page
 from weftd.cli.cli_error import CliError
 from weftd.cli.rendering.services import endpoints_table
 
-SERVICE_HELP = "its id, or its name: then the newest of that name that has, or had, a ready replica"
+SERVICE_HELP = "id of the service, or its name (then the newest of that name that has, or had, a ready replica)"
 CODE_PARAMETER = "weft_code"  # the router exchanges it for a cookie, once
 
 _OPEN = (
     "print the URL of a service or of a notebook; without JOB, of the dashboard. The URL signs one browser in, once,"
-    " within some minutes: give it to nobody who may not use the service"
+    " within a few minutes: do not give it to people who may not use the service"
 )
 
 

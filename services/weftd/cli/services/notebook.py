@@ -91,7 +91,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--share", type=float, metavar="PART", help="part of a GPU's time, such as 0.25; needs --gpu-memory"
     )
     parser.add_argument(
-        "--gpu-memory", metavar="SIZE", help="memory of its share, or least memory of each whole GPU, such as 8GiB"
+        "--gpu-memory", metavar="SIZE", help="memory of its share, or minimum memory of each whole GPU, such as 8GiB"
     )
     parser.add_argument("--cpus", type=float, metavar="N", help="CPU cores (default: 1)")
     parser.add_argument("--memory", metavar="SIZE", default="2GiB", help="memory (default: 2GiB)")
@@ -101,7 +101,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         action="append",
         default=[],
         metavar="NAME|FOLDER[:TARGET][:ro]",
-        help="a volume that nodes offer, or a folder of the node; repeat it",
+        help="a volume that nodes offer, or a folder of the node; repeatable",
     )
     env_option(parser)
     venv_option(parser)

@@ -183,7 +183,7 @@ def job_file(args: argparse.Namespace) -> str:
     recipe = RECIPES[args.engine]
     served = args.served or args.model
     if args.served and args.engine in ("ollama", "tei"):
-        raise CliError(f"{args.engine} knows a model by its own name alone", field="--as", status=2)
+        raise CliError(f"{args.engine} serves a model under its own name only", field="--as", status=2)
     gpus = recipe.gpus if args.gpus is None else args.gpus
     service: dict[str, Any] = {"port": PORT, "ready": recipe.ready, "concurrency": recipe.concurrency}
     service |= {"timeout": "10m", "start": "30m"}

@@ -23,14 +23,14 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="weft update JOB [--image I] [--env K=V] [-- command ...]",
     )
-    parser.add_argument("job", metavar="JOB", help="its id, or its name if only one open job has it")
+    parser.add_argument("job", metavar="JOB", help="id of the service, or its name if only one open job has it")
     parser.add_argument("--image", metavar="I", help="new container image")
     parser.add_argument(
         *("-e", "--env"),
         action="append",
         default=[],
         metavar="K=V",
-        help="repeat it; K= takes K away, K alone: as it is here",
+        help="set variable K; K= removes it, K alone takes its value from this shell; repeatable",
     )
     connection.options(parser)
     parser.set_defaults(func=update, command=[])
@@ -38,7 +38,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 async def update(args: argparse.Namespace) -> int:
     if args.image is None and not args.env and not args.command:
-        raise CliError("what to change is missing: say --image, --env or a command after --", status=2)
+        raise CliError("no change is given: use --image, --env or a command after --", status=2)
     env = dict(env_of(pair, os.environ) for pair in args.env)
     async with connection.connected(args) as client:
         job = await the_job(client, args.job)
@@ -46,8 +46,8 @@ async def update(args: argparse.Namespace) -> int:
             accepted = await client.update(job, image=args.image, command=args.command or None, env=env or None)
         except Refused as error:
             raise CliError(error.reason, field=_option(error.field)) from error
-    page.answered(args, accepted, f"{accepted.id} will run that, replica by replica (it is {accepted.state})")
-    page.note(f"`weft explain {accepted.id}` shows how far it is")
+    page.answered(args, accepted, f"{accepted.id} will be updated replica by replica (it is {accepted.state})")
+    page.note(f"`weft explain {accepted.id}` shows its progress")
     return 0
 
 

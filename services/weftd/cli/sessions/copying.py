@@ -46,14 +46,14 @@ else echo "no such file or folder" >&2; exit 66; fi
 _TAKE_FILE = f"""{_AT}
 case $1 in */) [ -d "$at" ] || {{ echo "no such folder" >&2; exit 66; }};; esac
 if [ -d "$at" ]; then at=${{at%/}}/$2; fi
-if [ -e "$at" ] && ! [ -f "$at" ]; then echo "what is there is no file" >&2; exit 66; fi
+if [ -e "$at" ] && ! [ -f "$at" ]; then echo "the target is no file" >&2; exit 66; fi
 part=${{at%/*}}/.weft-$4
 trap 'rm -f "$part"' EXIT
 cat >"$part" && chmod "$3" "$part" && mv -f "$part" "$at"
 """
 _TAKE_FOLDER = f"""{_AT}
 if [ -d "$at" ]; then at=${{at%/}}/$2; fi
-if [ -e "$at" ] && ! [ -d "$at" ]; then echo "what is there is no folder" >&2; exit 66; fi
+if [ -e "$at" ] && ! [ -d "$at" ]; then echo "the target is no folder" >&2; exit 66; fi
 mkdir -p "$at" && exec tar -xf - -C "$at"
 """
 
@@ -69,9 +69,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "cp",
         help="copy files to and from a job",
-        description="Copy a file or a folder to or from a running job. A path of the job that does not begin with / is"
-        " one in the folder in which it works. After the end of the job a path is one that `weft files` shows."
-        " A target that is a folder gets it under its own name.",
+        description="Copy a file or a folder to or from a running job. A relative path of the job"
+        " begins in its working folder. Use the paths that `weft files` shows for a job that has ended."
+        " A target that is a folder receives the source under its own name.",
         epilog="weft cp train:checkpoints/last.pt .\nweft cp data/ train:/tmp/data\nweft cp ended:results/model.pt .",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -255,7 +255,7 @@ def _check(session: RunSession, errors: bytearray, path: str) -> None:
         return
     words = clean(errors.decode(errors="replace").strip().partition("\n")[0])
     words = words if len(words) <= 300 else f"…{words[-300:]}"  # a long path comes before the reason
-    why = words or clean(session.reason) or f"its side ended with status {session.status}"
+    why = words or clean(session.reason) or f"the job's side ended with status {session.status}"
     raise CliError(f"{_named(path)}: {why}")
 
 

@@ -30,7 +30,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "port-forward",
         help="forward ports of a running job to 127.0.0.1",
-        description="Ports on which a running job listens, at 127.0.0.1 of this machine, until Ctrl-C. Only ports on"
+        description="Forward ports of a running job to 127.0.0.1 of this machine, until Ctrl-C. Only ports on"
         " which the job's own processes listen can be reached.",
         epilog="weft port-forward train 8888\nweft port-forward train 9000:6006 --rank 1",
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -52,7 +52,7 @@ class Unpacking:
             kind, found, data = self._head.partition(b"\n")
             if not found:
                 if len(self._head) > KIND_BYTES_MAX:
-                    raise ValueError("what the job's side sends is not understood")
+                    raise ValueError("the job's side sent data that is no archive")
                 return
             self._begin(kind)
         self.size += len(data)
@@ -89,7 +89,7 @@ class Unpacking:
             self._target.mkdir(exist_ok=True)
             self._archive = _Archive(self._target, self.skipped, self._size_max)
         else:
-            raise ValueError("what the job's side sends is not understood")
+            raise ValueError("the job's side sent data that is no archive")
         self._kind = kind.decode()
 
 

@@ -29,16 +29,16 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     shell_ = commands.add_parser(
         "shell",
         help="open a terminal in a running job",
-        description="A terminal beside a running job: in its container or its folder, with its environment and within"
-        " its limits. The job's story says who was there. Enter, ~ and . end a terminal that hangs.",
+        description="Open a terminal in a running job: in its container or its folder, with its environment and within"
+        " its limits. The job's event history records who used it. Enter, ~ and . end a terminal that hangs.",
         epilog="weft shell train --rank 1\nweft shell train -- top",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     exec_ = commands.add_parser(
         "exec",
         help="run one command in a running job",
-        description="Run one command beside a running job, without a terminal: it gets this command's input, and its"
-        " exit status is this command's.",
+        description="Run one command in a running job, without a terminal. It reads the input of `weft exec`, which"
+        " exits with its status.",
         epilog="weft exec train -- nvidia-smi\ntar c data | weft exec train -- tar x",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -51,7 +51,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 def which_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", metavar="JOB", help="its id, or its name if only one open job has it")
+    parser.add_argument("job", metavar="JOB", help="id of the job, or its name if only one open job has it")
     run_options(parser)
 
 

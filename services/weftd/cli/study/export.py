@@ -14,7 +14,7 @@ from weftd.cli.cli_error import CliError
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
-        "export", help="the queue and the history as a trace, for `weft simulate`", description=__doc__
+        "export", help="export the queue and the history as a trace, for `weft simulate`", description=__doc__
     )
     parser.add_argument(
         "--since", default="7d", metavar="TIME", help="length of the history, such as 12h or 30d (default: 7d)"

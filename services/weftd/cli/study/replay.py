@@ -50,7 +50,7 @@ class Replayed(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
-        "replay", help="derive the scheduler's decisions again, and compare", description=__doc__
+        "replay", help="repeat the scheduler's recorded decisions, and compare", description=__doc__
     )
     parser.add_argument("--pool", default="default", help="pool to replay (default: default)")
     files = parser.add_mutually_exclusive_group()
@@ -138,7 +138,7 @@ def _say(made: Replay, args: argparse.Namespace) -> None:
             )
         )
         return
-    end = "identical" if made.difference is None else "then it differs"
+    end = "identical" if made.difference is None else "the next decision differs"
     print(
         f"{plural(made.cycles, 'cycle')}, {plural(made.steps, 'decision')} in {plural(made.records, 'record')}: {end}"
     )
@@ -146,7 +146,7 @@ def _say(made: Replay, args: argparse.Namespace) -> None:
         print(f"({unread_text(record)})")
     if made.skipped:
         why = "is not recorded, or cannot be read" if made.unread else "is not recorded"
-        print(f"({plural(made.skipped, 'record')} skipped: what was known before them {why})")
+        print(f"({plural(made.skipped, 'record')} skipped: the state before them {why})")
     if made.difference is not None:
         print(difference_text(made.difference))
 

@@ -87,4 +87,4 @@ def _say(view: WhatIfView, args: argparse.Namespace) -> None:
         return
     page.show(what_if_page(view, page.context()))
     if view.jobs_left_out:
-        page.note(f"{view.jobs_left_out:,} more jobs, of which less changes, are not shown; --json has the counts")
+        page.note(f"{view.jobs_left_out:,} more jobs, which change less, are not shown; --json has the counts")

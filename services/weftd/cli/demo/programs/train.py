@@ -215,7 +215,7 @@ def main() -> int:
     right = sum((network.guess(network.activations(x, y)) > 0.5) == bool(label) for x, y, label in points)
     same = network.same(gang)
     print(f"loss fell from {network.first_loss:.6f} to {network.loss:.6f}", flush=True)
-    print(f"{right} of {len(points)} points are told apart right", flush=True)
+    print(f"{right} of {len(points)} points are classified correctly", flush=True)
     if size > 1:
         print(f"all ranks have the same weights: {same}", flush=True)
     if same and network.loss < 0.5 * network.first_loss and right > 0.9 * len(points):

@@ -39,7 +39,7 @@ def _workload(group: "argparse._ArgumentGroup") -> None:
         "--checkpoints",
         type=part,
         metavar="X",
-        help="part of the jobs that checkpoint when they are stopped (1)",
+        help="fraction of the jobs that write a checkpoint when they are stopped (1)",
     )
     group.add_argument("--jobs", type=at_least_one, metavar="N", help="number of jobs to generate (default: 1000)")
     group.add_argument("--rate", type=above_nothing, metavar="JOBS_PER_HOUR", help="arrival rate of the generated jobs")
@@ -66,14 +66,14 @@ def _cluster(group: "argparse._ArgumentGroup") -> None:
 
 
 def _policy(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument("--preset", metavar="NAME", help="name of a whole policy: weft-best")
+    group.add_argument("--preset", metavar="NAME", help="policy for order, placement and backfill together: weft-best")
     group.add_argument("--order", type=names, metavar="NAME", help="order of the queue (default: priority)")
     group.add_argument("--placement", type=names, metavar="NAME", help="placement policy (default: weft-best)")
     group.add_argument("--backfill", type=names, metavar="NAME", help="backfill policy (default: easy)")
     group.add_argument("--partition", type=names, metavar="NAME", help="policy that sizes elastic jobs (default: none)")
     group.add_argument("--autoscaler", type=names, metavar="NAME", help="policy that sizes services (default: weft)")
     group.add_argument("--theta1", type=nothing_or_more, metavar="X", help="maximum unfairness of a partition (0.1)")
-    group.add_argument("--theta2", type=nothing_or_more, metavar="X", help="part of the jobs resized at once (0.2)")
+    group.add_argument("--theta2", type=nothing_or_more, metavar="X", help="fraction of the jobs resized at once (0.2)")
     group.add_argument("--durations-known", action="store_true", help="give policies each job's true duration")
     group.add_argument("--scores", choices=SCORES, help="source of GPU speeds (default: oracle)")
 

@@ -48,7 +48,7 @@ def plans_of(args: argparse.Namespace) -> list[Planned]:
         except ValueError as error:
             raise CliError(str(error), status=2) from error
         if partitioning is not None and policy.placing.moves == ALWAYS:
-            sentence = f"--placement {placement} places running jobs anew, which a partition does not allow"
+            sentence = f"--placement {placement} moves running jobs, which a partition does not allow"
             raise CliError(sentence, status=2)
         plans.append(
             Planned(policy=policy, world=world, scores=scores, seed=seed, partitioning=partitioning, autoscaler=scaler)
