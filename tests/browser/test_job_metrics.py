@@ -21,7 +21,7 @@ async def test_the_metrics_of_a_job_are_curves_and_another_job_is_drawn_over_the
     await node.report(other.id, losses(5.0, 4.5))
     async with dashboard(browser, world.gateway.url, world.tokens["alice"]) as window:
         await window.go(f"job/{mine.id}?tab=metrics")
-        box = window.main.locator("section").filter(has=window.page.get_by_role("heading", name="What it reports"))
+        box = window.main.locator("section").filter(has=window.page.get_by_role("heading", name="Reported metrics"))
         loss = box.locator("figure").filter(has_text="loss")
         await expect(loss.locator("figcaption")).to_have_text("loss by step")
         await expect(box.locator("figcaption")).to_have_text(["<b>reward by step", "loss by step"])
@@ -38,5 +38,5 @@ async def test_a_job_that_reports_nothing_has_no_curves(browser: Browser, world:
     job = await world.running(name="silent")
     async with dashboard(browser, world.gateway.url, world.tokens["alice"]) as window:
         await window.go(f"job/{job.id}?tab=metrics")
-        await expect(window.main.get_by_role("heading", name="How it goes")).to_be_visible()
-        await expect(window.main.get_by_role("heading", name="What it reports")).to_be_hidden()
+        await expect(window.main.get_by_role("heading", name="Speed and use")).to_be_visible()
+        await expect(window.main.get_by_role("heading", name="Reported metrics")).to_be_hidden()

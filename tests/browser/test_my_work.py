@@ -100,7 +100,7 @@ async def test_a_failed_job_opens_on_its_last_lines_and_its_log_is_searched(brow
         await window.page.get_by_role("searchbox", name="Search the log").fill("LINE 77")
         await window.button("Search").click()
         await expect(window.main.get_by_text("1 line found")).to_be_visible()
-        await window.main.get_by_role("list", name="Lines that were found").get_by_role("button").click()
+        await window.main.get_by_role("list", name="Found lines").get_by_role("button").click()
         log = window.main.get_by_role("log")
         await expect(log.locator("> div").first).to_have_text("line 77")
         assert "byte=" in window.page.url  # the address is a link to the line

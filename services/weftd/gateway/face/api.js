@@ -5,7 +5,7 @@ import { session } from "./session.js";
 const ANSWER_MS = 30_000; // a request without an answer for so long has failed
 const SILENCE_MS = 40_000; // a stream sends a comment every few seconds: so long without any, it is cut
 const RETRY_MS = [500, 1000, 2000, 4000, 8000];
-const SIGNED_OUT = "This session is not in force any more: it was ended, was revoked or has expired. Sign in again.";
+const SIGNED_OUT = "This session has ended, was revoked or has expired. Sign in again.";
 const CODE_PREFIX = "code_";
 
 let leaving = new AbortController(); // of the session: ends its streams
@@ -87,7 +87,7 @@ export async function signIn(given) {
     const refusal = await refusalOf(response);
     if (refusal.status !== 401) return refusal.message;
     return isCode ? "This link was used, or is too old; `weft open` prints another."
-      : "The gateway does not know this token, or it is no longer in force.";
+      : "The gateway does not know this token, or it is no longer valid.";
   } catch {
     return "The gateway does not answer. Is it running?";
   }

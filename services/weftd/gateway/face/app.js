@@ -157,7 +157,7 @@ async function route() {
     console.error(error);
     failed = true;
     clear(main).append(h("section", { class: "panel" }, h("h1", {}, "This page failed"),
-      h("p", {}, `The page “${PAGES[name][0] || name}” could not be shown: ${error.message}. The cluster goes on; the command line shows the same.`),
+      h("p", {}, `The page “${PAGES[name][0] || name}” could not be shown: ${error.message}. The cluster is not affected; the command line shows the same.`),
       h("button", { type: "button", onclick: route }, "Try again")));
   }
 }

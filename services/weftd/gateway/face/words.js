@@ -20,12 +20,12 @@ const CODES = {
   "no-nodes": "no node of their pool takes work",
   "too-big": "too big: would not fit even if everything were free",
   backoff: "pausing before the next try",
-  "making-room": "room is being made: the jobs to pre-empt are stopping",
+  "making-room": "waiting for pre-empted jobs to stop",
   "over-quota": "held by a quota: their tenant or group holds as much as it may",
-  "held-back": "held back: the room is kept for jobs ahead of them",
+  "held-back": "held back: free GPUs are reserved for jobs ahead of them",
   "still-runs": "an earlier run has not ended yet",
   "store-restored": "runs from before a restore have not ended yet",
-  "array-full": "held by their array: it runs as many at once as it may",
+  "array-full": "held by their array: it is at its limit of elements at once",
   dependency: "waiting for what becomes of another job",
   "not-stored": "placed, but the store refused it: tried again",
   fits: "there is room: about to be placed",
@@ -71,9 +71,9 @@ export function jobLink(id, name = "") {
 
 // What heads of tables mean that a newcomer may not know.
 const GLOSSARY = {
-  epoch: "one try of the job: one more whenever it goes back to the queue",
-  rank: "one process of the job: those of all its replicas are numbered from 0",
-  pace: "how fast the rank goes on, by the steps that it reports",
+  epoch: "one try of the job; a new one begins each time that it goes back to the queue",
+  rank: "one process of the job; the ranks of all its replicas are numbered from 0",
+  pace: "speed of the rank, from the steps that it reports",
 };
 
 export function headWord(name) {

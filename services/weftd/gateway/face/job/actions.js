@@ -37,7 +37,7 @@ export function actionBar(done) {
         ...names.map((name) => h("button", { type: "button", class: name === "cancel" ? "danger" : null, onclick: () => open(name, current, done) }, TITLES[name])),
         h("a", { class: "button", href: `#/new?from=${encodeURIComponent(job.id)}` }, "Clone"),
         h("button", { type: "button", onclick: () => copyYaml(current) }, "Copy as YAML"),
-        isPast ? h("span", { class: "muted" }, "This is the past: nothing can be done to it.") : "");
+        isPast ? h("span", { class: "muted" }, "This is the past. Go back to now to change the job.") : "");
     },
   };
 }
@@ -82,7 +82,7 @@ function open(name, job, done) {
       const body = question.body?.();
       const accepted = await api(`/v1/jobs/${encodeURIComponent(job.id)}/${name}`, { method: "POST", ...(body ? { body } : {}) });
       dialog.close();
-      toast(`${TITLES[name]} is accepted; the scheduler does it. The job was ${clean(accepted?.state ?? job.state)}.`);
+      toast(`${TITLES[name]} is accepted; the scheduler will do it. The job was ${clean(accepted?.state ?? job.state)}.`);
       done();
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;

@@ -54,7 +54,7 @@ export function filesView(jobId) {
       const response = await request(`/v1/jobs/${encodeURIComponent(jobId)}/file?path=${encodeURIComponent(file.path)}`, { signal: reading.signal });
       save(await response.blob(), file.path.split("/").at(-1));
     } catch (error) {
-      if (error.name !== "AbortError") toast(`The file did not come: ${failureText(error)}`, "bad");
+      if (error.name !== "AbortError") toast(`The file could not be read: ${failureText(error)}`, "bad");
     }
   }
 

@@ -164,7 +164,7 @@ export function logView(jobId, start = {}, moved = () => {}) {
       const response = await request(query({}), { signal: AbortSignal.timeout(600_000) });
       save(await response.blob(), `${state.job?.name ?? jobId}-rank-${state.rank}.log`);
     } catch (error) {
-      toast(`The log did not come: ${clean(error.reason ?? error.message)}`, "bad");
+      toast(`The log could not be read: ${clean(error.reason ?? error.message)}`, "bad");
     }
   }
 

@@ -20,7 +20,7 @@ export function metricsView(changed) {
   const grid = h("div", { class: "panels" });
   const sweep = h("a", { hidden: true, href: "#/queue" }, "its sweep");
   const element = h("section", { class: "panel", hidden: true },
-    h("div", { class: "row" }, h("h2", {}, "What it reports"), h("label", { htmlFor: "metrics-of" }, "with the jobs"), others, sweep), said, grid);
+    h("div", { class: "row" }, h("h2", {}, "Reported metrics"), h("label", { htmlFor: "metrics-of" }, "with the jobs"), others, sweep), said, grid);
 
   function draw(views) {
     const drawn = seriesOf(views);

@@ -25,7 +25,7 @@ const AWAY = { drained: "is drained", lost: "is lost" };
 // How often earlier estimates of this kind were right.
 export function recordWords(record) {
   if (!record?.estimates) return "";
-  return `${record.inside} of ${record.estimates} earlier estimates held what came true`;
+  return `${record.inside} of ${record.estimates} earlier estimates of this kind came true`;
 }
 
 export function estimateView(estimate, now) {
@@ -54,14 +54,14 @@ export function reasonsView(told, now) {
     parts.push(h("p", { class: "warns" }, `${clean(each.node_id)} has ${count(each.gpus_free, "free GPU")}, and ${why}.`));
   }
   for (const each of told.silent ?? []) {
-    parts.push(h("p", { class: "warns" }, `${clean(each.node_id)} has not reported for ${duration(each.seconds)}: what is shown of it is that old.`));
+    parts.push(h("p", { class: "warns" }, `${clean(each.node_id)} has not reported for ${duration(each.seconds)}: its shown state is that old.`));
   }
   parts.push(estimateView(told.eta, now));
   if (told.state === "queued") parts.push(h("p", {}, queueText(told, now)));
   if (Object.keys(told.size ?? {}).length) parts.push(...sizeParts(told));
   for (const lent of told.lent ?? []) {
     parts.push(h("p", {}, `Lent ${count(lent.gpus, "GPU")} to `, jobLink(lent.service, lent.name ?? ""),
-      ` for ${duration(now - (lent.since ?? now))}${lent.ranks ? "" : ": all of it gave way"}; taken back once there is room again.`));
+      ` for ${duration(now - (lent.since ?? now))}${lent.ranks ? "" : ": the whole job gave way"}; the job takes them back once some are free again.`));
   }
   if (told.sooner?.length) parts.push(soonerView(told.sooner, now));
   if (told.holders?.length) parts.push(holdersView(told.holders, now));
@@ -82,7 +82,7 @@ export function pastReasonsView(job) {
   if (cause) parts.push(h("p", { class: "why" }, causeText(cause)));
   if (why && job.state !== "queued") parts.push(h("p", {}, `Why there: ${clean(why)}`));
   if (!parts.length) parts.push(h("p", { class: "muted" }, "No reason was stored of that moment."));
-  parts.push(h("p", { class: "muted" }, "Estimates, holders and what would help are worked out for now only."));
+  parts.push(h("p", { class: "muted" }, "Estimates, holders and suggestions are shown only for now."));
   return parts;
 }
 
@@ -93,7 +93,7 @@ export function causeText(cause) {
 function queueText(told, now) {
   const ahead = told.ahead ? `${count(told.ahead, "job")} ahead of it` : "First in the queue";
   if (told.eta || told.estimate_at === null || told.estimate_at === undefined) return `${ahead}.`;
-  return `${ahead}; starts in ${duration(told.estimate_at - now)} at the latest, as far as time limits tell.`;
+  return `${ahead}; starts in ${duration(told.estimate_at - now)} at the latest, according to time limits.`;
 }
 
 function policyText(policy) {
@@ -109,8 +109,8 @@ function sizeParts(told) {
   });
   const sentence = [...roles, how[told.resize]].filter(Boolean).join(", ");
   const parts = [h("p", {}, `Size: ${sentence}${told.keeps_size_for ? `: ${clean(told.keeps_size_for)}` : ""}.`)];
-  if (told.sized_for) parts.push(h("p", { class: "muted" }, `It should have that: ${causeText(told.sized_for)}`));
-  if (told.resized_for) parts.push(h("p", { class: "muted" }, `It changed last: ${causeText(told.resized_for)}`));
+  if (told.sized_for) parts.push(h("p", { class: "muted" }, `Reason for this size: ${causeText(told.sized_for)}`));
+  if (told.resized_for) parts.push(h("p", { class: "muted" }, `Last change: ${causeText(told.resized_for)}`));
   return parts;
 }
 
@@ -125,7 +125,7 @@ function holdersView(holders, now) {
     jobLink(held.job_id, held.name ?? ""), stateChip(held.state), text(held.gpus), text(held.priority), duration(now - held.since),
     held.eta ? rangeWords(held.eta, now) : held.ends_at ? `in ${duration(held.ends_at - now)} at the latest` : "unknown", some(held.nodes ?? []),
   ]);
-  return h("div", {}, h("h3", {}, "What it needs is held by"),
+  return h("div", {}, h("h3", {}, "The resources that it needs are held by"),
     table("Holders", ["job", "state", "#GPUs", "#priority", "for", "ends", "on"], rows));
 }
 

@@ -14,7 +14,7 @@ const ESCAPES = /\x1b(\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)/g;
 export function logSearch(jobId, { ranks, chosen, open }) {
   let running = new AbortController();
   const said = h("span", { class: "muted", role: "status" });
-  const found = h("ol", { class: "found", hidden: true, ariaLabel: "Lines that were found" });
+  const found = h("ol", { class: "found", hidden: true, ariaLabel: "Found lines" });
   const field = h("input", { type: "search", placeholder: "search the log", ariaLabel: "Search the log", size: "18", spellcheck: "false" });
   const all = h("input", { type: "checkbox", id: "search-all-ranks" });
   const every = h("label", { class: "tick row", htmlFor: "search-all-ranks" }, all, "all ranks");

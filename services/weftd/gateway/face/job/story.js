@@ -113,7 +113,7 @@ function totalsOf(stretches, marks) {
 
 // The totals in a sentence: what the drawing shows, for readers who do not see it.
 export function summaryOf({ stretches, totals }) {
-  if (!stretches.length) return "Nothing has happened to it yet.";
+  if (!stretches.length) return "No event yet.";
   const parts = [`waited ${duration(totals.seconds.waits)}`];
   if (totals.epochs) parts.push(`ran ${duration(totals.seconds.runs)} in ${count(totals.epochs, "epoch")}`);
   if (totals.seconds.starts >= 1) parts.push(`took ${duration(totals.seconds.starts)} to start`);
@@ -133,8 +133,8 @@ export function storyView() {
   const key = h("ul", { class: "legend" });
   const body = h("tbody");
   const more = h("button", { type: "button", onclick: showAll, hidden: true });
-  const list = scrolling("What happened to it", h("table", { class: "story" },
-    h("caption", { class: "hidden-text" }, "What happened to it, the newest first"),
+  const list = scrolling("Event history", h("table", { class: "story" },
+    h("caption", { class: "hidden-text" }, "Event history, the newest first"),
     h("thead", {}, h("tr", {}, ...["time", "after", "event", "epoch", "why"].map((name) => h("th", { scope: "col" }, headWord(name))))),
     body));
   const element = h("div", { class: "story-view" }, plot, key, sentence, list, more);

@@ -82,7 +82,7 @@ function stateWords(node) {
   const words = {
     ready: "ready",
     drained: "drained: its jobs go on, no new one starts there",
-    silent: `silent${node.silent_seconds ? ` for ${duration(node.silent_seconds)}` : ""}: what is shown of it is that old`,
+    silent: `silent${node.silent_seconds ? ` for ${duration(node.silent_seconds)}` : ""}: its shown state is that old`,
     quarantined: `${clean(node.out || "quarantined")}; its jobs go on, no new one starts there`,
     lost: "lost: its jobs start again elsewhere",
   };

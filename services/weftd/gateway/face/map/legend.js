@@ -7,7 +7,7 @@ const SIZE = { cell: [28, 28], head: 0, quiet: true }; // quiet: no word over th
 const HELD = [{ job: "x", share: 1 }];
 const GPU = { index: 0, used: 0.6, slow: 1, quarantined: false, holders: HELD };
 const SAMPLES = [
-  ["busy: filled as far as it is used", {}],
+  ["busy: the filled part is its use", {}],
   ["held, but idle", { used: 0 }],
   ["shared: the edge has the colour of each job", { holders: [{ job: "x", share: 0.5 }, { job: "b", share: 0.5 }] }],
   ["slow", { slow: 1.3 }],
@@ -25,7 +25,7 @@ export function legend() {
     const node = { id: "", state, gpus: [{ ...GPU, ...gpu }] };
     return { canvas, node, wanted, element: h("li", {}, canvas, words) };
   });
-  const element = h("ul", { class: "legend", ariaLabel: "What the cells mean" }, items.map((item) => item.element));
+  const element = h("ul", { class: "legend", ariaLabel: "Meaning of the cells" }, items.map((item) => item.element));
   function draw() {
     if (!element.isConnected) return;
     const ink = colours(element);
@@ -36,7 +36,7 @@ export function legend() {
       paintNode(ctx, ink, node, { ...cell, cells: [cell] }, SIZE, { jobs: {}, wanted, lit: null });
     }
   }
-  const details = h("details", { class: "legend-box" }, h("summary", {}, "What the cells mean"), element);
+  const details = h("details", { class: "legend-box" }, h("summary", {}, "Meaning of the cells"), element);
   details.addEventListener("toggle", draw);
   return details;
 }

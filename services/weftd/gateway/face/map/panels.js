@@ -71,7 +71,7 @@ export function tellTotals(panel, state, seen, wanted) {
       h("li", {}, `${count(totals.nodes, "node")}, ${totals.nodes_ready} ready`)),
     h("p", {}, bar(part(totals.cpus_allocated, totals.cpus), cpus)),
     h("p", {}, bar(part(totals.memory_allocated, totals.memory), memory)),
-    state.past ? h("p", { class: "muted" }, "Use and speed of GPUs are known of now only.") : "",
+    state.past ? h("p", { class: "muted" }, "Use and speed of GPUs are shown only for now.") : "",
     h("p", { class: "row" }, [...HOLDING, "queued"].filter((name) => state.states[name]).map((name) =>
       h("a", { href: `#/queue?state=${name}`, class: "state-link" }, h("strong", {}, text(state.states[name])), " ", stateChip(name)))));
 }
@@ -153,7 +153,7 @@ export function tellRunning(panel, state, now) {
   renew(panel,
     h("h2", {}, jobs.length ? `${count(jobs.length, "job")} hold${jobs.length === 1 ? "s" : ""} GPUs or CPUs` : "Nothing runs"),
     rows.length
-      ? table("Jobs that hold something", ["Job", "Tenant", "#GPUs", "State", "Progress"], rows)
+      ? table("Jobs that hold GPUs or CPUs", ["Job", "Tenant", "#GPUs", "State", "Progress"], rows)
       : h("p", { class: "muted" }, h("code", {}, "weft run -- command"), " starts a job."),
     jobs.length > rows.length && h("p", {}, h("a", { href: "#/queue?state=running" }, `and ${jobs.length - rows.length} more`)),
     others > 0 && h("p", { class: "muted" }, `and ${count(others, "job")} of other tenants`));

@@ -25,7 +25,7 @@ export function mount(root, { api, live, session, params, setParams }) {
     audit: { words: "Audit", path: `/v1/audit?limit=${AUDIT_ROWS}`, show: auditParts },
   };
   const slots = Object.fromEntries(Object.keys(parts).map((name) => [name, slot("div", { class: "stack" })]));
-  const pages = tabs("What is administered", Object.fromEntries(Object.entries(parts).map(([name, { words }]) => [name, [words, slots[name].element]])), {
+  const pages = tabs("Parts of the administration", Object.fromEntries(Object.entries(parts).map(([name, { words }]) => [name, [words, slots[name].element]])), {
     first: params.tab, onShow: (name) => {
       setParams({ tab: name });
       work.soon();
@@ -63,7 +63,7 @@ export function mount(root, { api, live, session, params, setParams }) {
   }
 
   function nodesParts({ nodes }) {
-    if (!nodes.length) return section("Nodes", emptyView("No node has joined", "`weft doctor` on a machine says what it lacks to be one.", "weft doctor"));
+    if (!nodes.length) return section("Nodes", emptyView("No node has joined", "`weft doctor` on a machine lists what it needs to become a node.", "weft doctor"));
     const rows = [...nodes].sort((a, b) => NAMES.compare(a.id, b.id)).slice(0, ROWS_MAX).map((node) => [
       h("a", { href: `#/cluster?find=${encodeURIComponent(node.id)}` }, clean(node.id)), clean(node.pool), stateOf(node),
       text((node.gpus ?? []).length), `${text(Math.round(node.cpus_allocated))} of ${text(node.cpus)}`, `${bytes(node.memory_allocated)} of ${bytes(node.memory)}`,
@@ -81,7 +81,7 @@ export function mount(root, { api, live, session, params, setParams }) {
     const yes = await ask({
       title: `Drain ${clean(node.id)}`, yes: `Drain ${clean(node.id)}`, danger: true,
       sentence: `It takes no new job until it is resumed. ${count(running, "of its GPU")} ${running === 1 ? "is" : "are"} held now.`,
-      fields: [h("div", { class: "field" }, h("label", { htmlFor: "drain-reason" }, "Reason, which people read"), reason),
+      fields: [h("div", { class: "field" }, h("label", { htmlFor: "drain-reason" }, "Reason, shown to people"), reason),
         h("label", { class: "tick row", htmlFor: "drain-evict" }, evict, "move the jobs that run there elsewhere")],
     });
     if (!yes) return;
@@ -97,7 +97,7 @@ export function mount(root, { api, live, session, params, setParams }) {
       button("Revoke", `${token.label} of ${token.tenant}`, () => revoke(token), true),
     ]);
     return section("Tokens", h("p", { class: "row" }, h("button", { type: "button", class: "primary", onclick: makeToken }, "New token")),
-      rows.length ? table("Tokens in force", ["Label", "Tenant", "Of", "Made", "Used", "Expires", ""], rows) : emptyView("No token is in force", "A token lets a program or a person in.", "weft token create TENANT"));
+      rows.length ? table("Valid tokens", ["Label", "Tenant", "Of", "Made", "Used", "Expires", ""], rows) : emptyView("There is no valid token", "A token lets a program or a person in.", "weft token create TENANT"));
   }
 
   async function makeToken() {
@@ -121,14 +121,14 @@ export function mount(root, { api, live, session, params, setParams }) {
   }
 
   function peopleParts({ people }) {
-    if (!people.length) return section("People", emptyView("Nobody has signed in with single sign-on", "Who does is listed here.", "weft user list"));
+    if (!people.length) return section("People", emptyView("Nobody has signed in with single sign-on", "People who do are listed here.", "weft user list"));
     return section("People", table("People", ["Name", "Tenant", "Role", "Signed in", "Id"], people.slice(0, ROWS_MAX).map((one) => [
       clean(one.name), clean(one.tenant), one.disabled_at ? h("strong", { class: "bad" }, "disabled") : clean(one.role), moment(one.signed_in_at), h("code", {}, clean(one.id)),
     ])), commandToCopy("weft user disable ID"));
   }
 
   function quotasParts({ quotas }) {
-    if (!quotas.length) return section("Quotas", emptyView("No quota is set", "Every tenant may hold all that is free. A quota guarantees GPUs to a tenant, and bounds it.", "weft quota set TENANT --guaranteed 8 --limit 16"));
+    if (!quotas.length) return section("Quotas", emptyView("No quota is set", "Every tenant may hold all free GPUs. A quota guarantees GPUs to a tenant and limits it.", "weft quota set TENANT --guaranteed 8 --limit 16"));
     return section("Quotas", table("Quotas", ["Name", "Group", "#Guaranteed", "#Limit", "#Weight"], quotas.map((one) => [
       `${clean(one.name)}${one.is_group ? " (group)" : ""}`, clean(one.group), text(one.guaranteed), one.limit === null || one.limit === undefined ? "none" : text(one.limit), text(one.weight),
     ])), commandToCopy("weft quota set TENANT --guaranteed 8 --limit 16"));
@@ -155,7 +155,7 @@ export function mount(root, { api, live, session, params, setParams }) {
   }
 
   function auditParts({ entries }) {
-    if (!entries.length) return section("Audit", emptyView("The audit log is empty", "Sign-ins, and what administrators do, are listed here.", "weft audit"));
+    if (!entries.length) return section("Audit", emptyView("The audit log is empty", "Sign-ins and acts of administrators are listed here.", "weft audit"));
     return section("Audit", table("Audit log, the newest last", ["At", "Who", "Tenant", "Act", "Outcome", "Detail"], entries.map((one) => [
       moment(one.at), clean(one.who), clean(one.tenant), clean(one.act), clean(one.outcome), clean(one.detail ?? ""),
     ])));

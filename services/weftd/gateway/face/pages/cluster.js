@@ -93,7 +93,7 @@ export function mount(root, { api, live, time, go, params }) {
       take(pastState(view));
     } catch (error) {
       if (signal.aborted) return;
-      clear(panels.totals).append(h("h2", {}, "How it was"), h("p", { class: "bad" }, `The gateway cannot show this moment: ${error.message}`));
+      clear(panels.totals).append(h("h2", {}, "The past"), h("p", { class: "bad" }, `The gateway cannot show this moment: ${error.message}`));
     }
   }
 

@@ -52,7 +52,7 @@ export function mount(root, { api, live, session, time }) {
       ]))
       : emptyView(`All ${count(all.length, "node")} are well`, "A node that is lost, silent, quarantined or drained is listed here.", "weft nodes")));
     gpus.show(sick.map(({ node, gpu }) => [node, gpu.index, gpu.out, gpu.slow, gpu.quarantined]), () => section("GPUs", sick.length
-      ? table("GPUs that are sick or slow", ["GPU", "Model", "What is wrong", ""], sick.slice(0, ROWS_MAX).map(({ node, gpu }) => [
+      ? table("GPUs that are sick or slow", ["GPU", "Model", "Problem", ""], sick.slice(0, ROWS_MAX).map(({ node, gpu }) => [
         nodeLink(node, gpu.index), clean(gpu.model), wrong(gpu), session.admin && gpu.out ? commandToCopy(`weft gpu return ${node} ${gpu.index}`) : "",
       ]))
       : emptyView("No GPU is sick or slow", "A GPU that shows signs of sickness, or is slower than others of its model, is listed here.", "weft health")));
@@ -95,6 +95,6 @@ function wrong(gpu) {
   const parts = [];
   if (gpu.out) parts.push(clean(gpu.out));
   if (isSlow(gpu) && gpu.slow) parts.push(`work takes ${gpu.slow.toFixed(2)} times as long as is typical`);
-  if (gpu.quarantined) parts.push("turned slow all at once: in quarantine");
+  if (gpu.quarantined) parts.push("became slow suddenly: in quarantine");
   return parts.join("; ");
 }

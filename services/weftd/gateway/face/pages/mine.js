@@ -123,7 +123,7 @@ export function mount(root, { api, live, session, time, go, params, setParams })
     if (key === drawn) return;
     drawn = key;
     whose.hidden = !session.admin;
-    whose.textContent = everyone ? "Show mine alone" : "Show all tenants";
+    whose.textContent = everyone ? "Show only mine" : "Show all tenants";
     if (known.waiting && !services.length && !running.length && !waiting.length && !ended.length) {
       if (session.admin && !chosen && !everyone) return look(true, false); // who only administers has no work of their own
       return put([welcome()]);
@@ -163,7 +163,7 @@ export function mount(root, { api, live, session, time, go, params, setParams })
   function list(title, number, rows, none, all = "") {
     return h("section", { class: "panel work" },
       h("h2", { class: "row" }, title, h("span", { class: "muted" }, none === "…" ? "" : text(number)), h("span", { class: "grow" }),
-        all && number > 0 && h("a", { class: "all", href: all, ariaLabel: `${title}: all of them` }, "All")),
+        all && number > 0 && h("a", { class: "all", href: all, ariaLabel: `${title}: show all` }, "All")),
       rows.length ? h("ul", { class: "work-list" }, rows) : h("p", { class: "muted" }, none));
   }
 

@@ -53,7 +53,7 @@ export function mount(root, { api, session, time, params, setParams }) {
     const today = begins.includes(" ") && !clock(view.ends).includes(" ") ? "today, " : ""; // a bare time beside a date says no day
     const parts = [`From ${begins} to ${today}${ends}`];
     if (later) parts.push("there is nothing older");
-    if (view.gpu_seconds > 0) parts.push(`nobody held ${percent(view.gpu_seconds_idle / view.gpu_seconds)} of ${hours(view.gpu_seconds)} GPU-hours`);
+    if (view.gpu_seconds > 0) parts.push(`${percent(view.gpu_seconds_idle / view.gpu_seconds)} of ${hours(view.gpu_seconds)} GPU-hours were not held`);
     if (time.at !== null) parts.push("this page shows the time until now, not until the moment of the slider");
     said.show(parts, () => `${parts.join("; ")}.`);
     rows.show(view.tenants, () => tenantRows(view));
@@ -102,7 +102,7 @@ function tenantRows(view) {
   return [
     table("Tenants", ["tenant", "GPU-hours held", "GPU-hours used", "held, but idle", "#share got", "#share due", "difference"], rows),
     left > 0 ? h("p", { class: "muted" }, `and ${count(left, "more tenant")}`) : "",
-    h("p", { class: "muted" }, "Shares are parts of all GPU-hours that there were. Due: what a tenant would have got, had all the same right to GPUs and each got no more than it held or waited for."),
+    h("p", { class: "muted" }, "Shares are fractions of all GPU-hours of the cluster. Due: the fair share, which an even split among the tenants that wanted GPUs would have given."),
   ];
 }
 
@@ -138,6 +138,6 @@ function limitsParts(tenants) {
     clean(one.id), `${one.jobs_open} of ${one.jobs_open_max}`, text(one.priority_max), one.may_be_unpreemptible ? "yes" : "no",
     one.idle_seconds_max ? duration(one.idle_seconds_max) : "no bound",
   ]);
-  return h("section", { class: "panel" }, h("h2", {}, "What each may take"),
+  return h("section", { class: "panel" }, h("h2", {}, "Limits"),
     table("Limits of tenants", ["tenant", "jobs open", "#highest priority", "may refuse pre-emption", "may leave GPUs idle for"], rows));
 }

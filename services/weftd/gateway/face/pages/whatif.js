@@ -11,8 +11,8 @@ const BASES = {
   limits: "its time limit",
   learnt: "as long as jobs like it lasted",
   progress: "by the steps that it reports and its pace",
-  service: "until it is cancelled, for it is a service",
-  unknown: "not known: as long again as it has run, or an hour",
+  service: "a service: it runs until it is cancelled",
+  unknown: "unknown: as long again as it has run, or an hour",
 };
 const NODES_MAX = 1000;
 const ROWS_MAX = 200;
@@ -35,7 +35,7 @@ export function mount(root, { api, live }) {
       field("One more job", job, "its specification, as YAML or JSON")),
     refused, h("div", { class: "row" }, button, said), names);
   root.append(h("div", { class: "stack" }, h("h1", {}, "What if"),
-    h("p", { class: "muted" }, "The queue of now goes on in the simulator, with the production rules, once as it is and once with your change. Nothing is changed in the cluster."),
+    h("p", { class: "muted" }, "Weft simulates the current queue with its own scheduler, once as it is and once with your change. The cluster is not changed."),
     form, result));
   const forget = live.subscribe((change) => { if (change?.whole) listNodes(); });
   listNodes();
@@ -106,7 +106,7 @@ function resultParts(view) {
       facts([
         ["as it is", sideText(view.base)],
         ["with the change", sideText(view.other)],
-        ["waiting", `${duration(view.waited_other)} more in the mean, instead of ${duration(view.waited_base)}`],
+        ["waiting", `${duration(view.waited_other)} more on average, instead of ${duration(view.waited_base)}`],
         ["gain", `${count(view.gained, "job")} would end or start sooner`],
         ["lose", `${count(view.lost, "job")} would end or start later`],
         ["how long jobs last", assumedText(view.assumed)],
@@ -115,7 +115,7 @@ function resultParts(view) {
     gained.length ? group("Gain", gained, view.at) : "",
     lost.length ? group("Lose", lost, view.at) : "",
     !gained.length && !lost.length && !fresh.length ? h("p", { class: "muted" }, "No job would start or end at another time.") : "",
-    left > 0 ? h("p", { class: "muted" }, `and ${count(left, "more job")}, of which less changes`) : "",
+    left > 0 ? h("p", { class: "muted" }, `and ${count(left, "more job")}, which change less`) : "",
   ].filter(Boolean);
 }
 
