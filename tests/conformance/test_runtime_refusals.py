@@ -83,7 +83,7 @@ async def test_a_volume_outside_the_allow_list_is_refused(rig: Rig, tmp_path: Pa
         await rig.runtime.start(asked)
         run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
         assert run.reason is EndReason.START_FAILED
-        assert "not in what this node's owner allows" in run.detail
+        assert "not among the volumes that this node's owner allows" in run.detail
 
 
 async def test_a_volume_is_mounted_where_it_was_asked_for(rig: Rig, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ async def test_a_named_volume_is_refused_where_its_owner_does_not_offer_it_so(ri
     rig.needs("refusals")
     for volume, tenant, says in (
         (Volume(name="other"), "alice", "does not offer the volume other to alice"),
-        (Volume(name="sets"), "alice", "to be read alone"),
+        (Volume(name="sets"), "alice", "read-only"),
         (Volume(name="of-bob"), "alice", "does not offer the volume of-bob to alice"),
     ):
         asked = rig.shell(("true",), named_volumes=(volume,), tenant=tenant)

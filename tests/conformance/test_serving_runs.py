@@ -90,7 +90,7 @@ async def test_a_run_that_listens_elsewhere_is_not_ready_and_the_reason_names_wh
     port = (await logged(rig.runtime, key, b"listening")).split()[1].decode()
     await until_port(rig, key)
     run, why = await probed(rig.runtime, key)
-    nothing = "nothing listens at 0.0.0.0:8080 in the container"
+    nothing = "no process listens at 0.0.0.0:8080 in the container"
     assert why == f"{nothing if rig.docker else f'connection refused at port {run.port}'}; it listens on port {port}"
 
 
@@ -101,7 +101,7 @@ async def test_a_container_that_listens_on_its_loopback_alone_is_not_reached_and
     await logged(rig.runtime, key, b"listening")
     await until_port(rig, key)
     _, why = await probed(rig.runtime, key)
-    only = "nothing listens at 0.0.0.0:8080 in the container; it listens on 127.0.0.1:8080 only"
+    only = "no process listens at 0.0.0.0:8080 in the container; it listens on 127.0.0.1:8080 only"
     assert why == (only if rig.docker else ""), "a process has the loopback of its node"
 
 

@@ -91,7 +91,7 @@ async def test_ulimits_that_the_kernel_refuses_are_the_reason_of_a_failed_start(
     asked = rig.shell(("true",), ulimits={"nofile": -1})  # more than any kernel lets a process open
     await rig.runtime.start(asked)
     run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
-    assert (run.reason, run.detail) == (EndReason.START_FAILED, "the host did not let it have its ulimits")
+    assert (run.reason, run.detail) == (EndReason.START_FAILED, "the host refused its ulimits")
 
 
 def test_a_job_file_says_ulimits_as_sizes_counts_or_unlimited() -> None:

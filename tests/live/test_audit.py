@@ -51,7 +51,7 @@ async def test_a_refusal_is_written_beside_what_was_asked(world: World) -> None:
         await world.alice.make_token("alice", "more", admin=True)
     asked, refused, forbidden = (await world.admin.audit(after=before)).entries
     assert (asked.outcome, refused.outcome, asked.request) == ("asked", "refused", refused.request)
-    assert refused.detail.startswith("404 label: tenant nobody has no token")
+    assert refused.detail.startswith("404 label: tenant nobody has no valid token")
     assert (forbidden.outcome, forbidden.tenant, forbidden.act) == ("refused", "alice", "POST /v1/tokens")
     assert forbidden.detail == "403 Authorization: needs an administrator's token"
 

@@ -35,4 +35,4 @@ async def test_the_worse_elements_of_a_sweep_are_stopped_and_say_by_how_many_the
         waited = await person.types("wait", "tune")
         assert waited.status == 0, waited.err
         told = await person.types("explain", ends[stopped[-1]].id)
-        assert "elements that came so far had a better one" in told.out
+        assert "elements that reached it are better" in told.out

@@ -99,7 +99,7 @@ async def test_each_wrong_source_is_refused_with_the_field_and_nothing_is_stored
         "nobody": "no job of this tenant has the id or the name nobody",
         "good:700": "good has no checkpoint of step 700; it has checkpoint-500, large and step-600.pt",
         "empty": "empty has no files in WEFT_CHECKPOINT_DIR on node-1",
-        "waits": "waits has no files in WEFT_CHECKPOINT_DIR: it is [a-z]+, and was on no node yet",
+        "waits": "waits has no files in WEFT_CHECKPOINT_DIR: it is [a-z]+, and no node has run it yet",
         "../x": "expected the id or the name of a job, such as train, or with a step: train:500",
     }
     before = [job.id for job in await weft.aio.jobs()]

@@ -408,7 +408,7 @@ async def test_a_mistake_of_the_gateway_tells_nothing_of_its_inside(world: World
     world.gateway.store.broken = ""
     field, reason = error_of(answer)
     assert (found, field, "division" in reason.lower()) == (500, "", False)
-    assert "its log has it under" in reason
+    assert "its log has the details under" in reason
 
 
 async def test_a_mistake_in_what_is_worked_out_beforehand_ends_no_gateway(

@@ -1,4 +1,4 @@
-"""The queue by parts, in the order in force, over a real Postgres and NATS: every filter, and nothing of others."""
+"""The queue by parts, in the current order, over a real Postgres and NATS: every filter, and nothing of others."""
 
 import asyncio
 import time
@@ -172,7 +172,7 @@ async def test_no_reason_contradicts_the_room_as_it_is(world: World) -> None:
     for index in range(2):
         await world.go(await of(world, "alice", name=f"w{index}"), JobEvent.WAITING)
     rows = (await world.alice.queue()).rows
-    placed = ("fits", "it fits, and is placed in the next tick")
+    placed = ("fits", "it fits, and is placed in the next cycle")
     assert [(row.code, row.sentence) for row in rows] == [placed, placed], "there is room for both"
 
 

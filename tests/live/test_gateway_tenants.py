@@ -207,7 +207,7 @@ async def test_a_second_token_of_one_label_is_refused_until_the_first_is_revoked
 async def test_who_submits_a_notebook_is_told_that_it_can_be_stopped(servers: Place) -> None:
     async with opened(servers) as world:
         notebook = await world.alice.submit(spec(kind="notebook"))
-        assert "can be stopped to make room" in notebook.notes[0]
+        assert "to make room" in notebook.notes[0]
         assert (await world.alice.submit(spec(kind="batch"))).notes == ()
 
 

@@ -116,7 +116,7 @@ async def test_a_mail_is_handed_over_with_a_password_over_tls_from_a_word_or_fro
         assert box.envelopes[0][1] == "rcpt TO:<ada@example.org>"
         assert box.mails[0].get_content().splitlines() == [".", ".begins with a dot"]
         wrong = await error_from(Mailer(wanted, "guessed"))
-        assert (str(wrong), wrong.final) == ("the mail server did not take the gateway's password", False)
+        assert (str(wrong), wrong.final) == ("the mail server did not accept the gateway's password", False)
         stranger = msgspec.structs.replace(wanted, mail_ca_file="")
         assert "TLS with the mail server failed" in str(await error_from(Mailer(stranger, "hunter2")))
         elsewhere = msgspec.structs.replace(wanted, mail_host="127.0.0.1")

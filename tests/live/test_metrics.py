@@ -46,7 +46,7 @@ async def test_the_numbers_of_all_tries_are_series_after_the_end_of_the_job(clus
         env={"PYTHONPATH": ":".join(sys.path)},
     )
     waits = await weft.aio.run("true", name="waits", after=[{"job": job.id}])
-    with pytest.raises(weft.Refused, match="waits has no metrics: rank 0 of it was on no node yet"):
+    with pytest.raises(weft.Refused, match="waits has no metrics: rank 0 of it has run on no node yet"):
         await waits.metrics()
     async with asyncio.timeout(SECONDS_MAX):
         await job.result()

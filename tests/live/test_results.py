@@ -170,7 +170,7 @@ async def test_the_command_line_lists_copies_and_deletes_them(cluster: Cluster, 
         "results/last",
         "results/model.pt",
     ]
-    assert listed.err == "left out: 1 that cannot be read as files, such as links that lead elsewhere\n"
+    assert listed.err == "left out: 1 entries that are no readable files, such as links that lead elsewhere\n"
     copied = await person.types("cp", "typed:model.pt", str(tmp_path))
     assert (copied.status, copied.err, (tmp_path / "model.pt").read_text()) == (0, "", "weights\n")
     assert (await person.types("cp", f"{job.id}:results", str(tmp_path / "new"))).status == 0

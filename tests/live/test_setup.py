@@ -52,7 +52,7 @@ async def test_setup_again_keeps_every_secret_and_adds_the_new_node(folder: Path
     before = secrets_of(folder)
     done = await weft("setup", "--into", folder, "--nodes", "node-3")
     assert "node-1, node-2, node-3" in done.stdout
-    assert "by itself, by the settings here: on: placement by measured GPU speed, " in done.stdout
+    assert "automatic systems, by the settings here: on: placement by measured GPU speed, " in done.stdout
     assert {path: text for path, text in secrets_of(folder).items() if path in before} == before
 
 
@@ -64,7 +64,7 @@ async def test_setup_makes_files_that_others_may_read_only_when_told(folder: Pat
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
-    [(["--nodes", "node.1"], "not a node id: 'node.1'"), (["--nodes", "a", "--mode", "777"], "no secret is a program")],
+    [(["--nodes", "node.1"], "not a node id: 'node.1'"), (["--nodes", "a", "--mode", "777"], "nobody execute")],
 )
 async def test_setup_refuses_what_makes_no_sense_and_makes_nothing(
     arguments: list[str], reason: str, tmp_path: Path

@@ -101,6 +101,6 @@ async def test_what_runs_runs_on_while_postgres_stands_still_if_every_scheduler_
             assert view.epoch == epoch
             await _grows(ticks, 10)
             told = home.log("scheduler").read_text() + (home.log("second").read_text() if second != "none" else "")
-            assert "the nodes are held as they are" in told
+            assert "the nodes keep their runs" in told
     finally:
         await stores.stop()

@@ -291,9 +291,9 @@ async def test_a_client_tells_its_token_to_nobody_it_does_not_believe(
         (running.url, ""),
     ):
         async with Client(url, "weft_x", ca_file=str(ca_file)) as client:
-            with pytest.raises(ClientError, match="certificate is not to be believed"):
+            with pytest.raises(ClientError, match="certificate is not trusted"):
                 await asyncio.wait_for(client.cluster(), SECONDS_MAX)
-            with pytest.raises(ClientError, match="certificate is not to be believed"):
+            with pytest.raises(ClientError, match="certificate is not trusted"):
                 await asyncio.wait_for(anext(client.follow_events()), SECONDS_MAX)
 
 

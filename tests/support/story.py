@@ -259,8 +259,8 @@ async def _a_node_with_a_past(scheduler: SchedulerStore) -> None:
         ("drained", "drained by admin", {"drain": Drain()}),
         ("resumed", "resumed by admin", {}),
         ("health", "GPU 1 is quarantined: Xid 79: it fell off the bus", {}),
-        ("lost", "not heard of for 2m31s", {"ready": False}),
-        ("returned", "is heard of again", {}),
+        ("lost", "sent no report for 2m31s", {"ready": False}),
+        ("returned", "reports again", {}),
     )
     for number, (event, sentence, fields) in enumerate(past):
         known: dict[str, Any] = {"runtime": "process", **fields}
@@ -268,5 +268,5 @@ async def _a_node_with_a_past(scheduler: SchedulerStore) -> None:
             id="node-1", pool="default", address="10.0.0.11", capacity=capacity, seen_at=BEGAN + 4000 + number, **known
         )
         await scheduler.save_node(lease, node, event=event, cause=sentence)
-    sentence = "removed: was not heard of for 30 days"
+    sentence = "removed: sent no report for 30 days"
     await scheduler.remove_node(lease, "node-1", cause=sentence, at=BEGAN + 4000 + len(past))

@@ -33,7 +33,7 @@ def test_indices_are_numbers_ranges_and_steps(text: str, indices: tuple[int, ...
         ("1000000", "more than 999999"),
         ("-1", "expected indices such as"),
         ("5-1", "goes down"),
-        ("1-9:0", "a step is 1 or more"),
+        ("1-9:0", "the step must be 1 or more"),
         ("0-3,2-4", "index 2 is named twice"),
         ("0-3%0", "1 or more, not '0'"),
         ("0-3%", "1 or more, not ''"),

@@ -63,7 +63,7 @@ def test_the_first_go_on_and_then_the_best_quarter() -> None:
     assert why is not None
     assert (why.code, why.numbers["better"], why.numbers["of"]) == (CauseCode.STOPPED_EARLY, 3.0, 4.0)
     assert why.sentence == (
-        "loss 8 at step 10: 3 of the 4 elements that came so far had a better one, and the best 1 go on"
+        "loss 8 at step 10: 3 of the 4 elements that reached it are better, and the best 1 continue"
     )
 
 

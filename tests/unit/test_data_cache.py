@@ -115,7 +115,7 @@ async def test_the_cache_has_a_bound_and_never_drops_what_a_run_uses(store: Obje
     assert not first.exists()
     assert node.copies == 1
     store.put("huge/d.bin", os.urandom(5 * MIB))
-    with pytest.raises(NoDataError, match=f"s3://{BUCKET}/huge has 5MiB; the cache of this node has 4MiB"):
+    with pytest.raises(NoDataError, match=f"s3://{BUCKET}/huge has 5MiB; the cache of this node holds 4MiB"):
         await node.bring(wants(url=f"s3://{BUCKET}/huge"))
 
 
@@ -175,7 +175,7 @@ async def test_a_copy_that_nobody_wants_any_more_ends(tmp_path: Path) -> None:
         bringing = asyncio.create_task(node.bring(wants()))
         await until(lambda: list((tmp_path / "home" / "data" / "coming").glob("*.lock")))
         node.wanted = False
-        with pytest.raises(RuntimeUnavailableError, match="nobody wants it"):
+        with pytest.raises(RuntimeUnavailableError, match="no run needs it"):
             await bringing
         assert node.copies == 0
 

@@ -102,8 +102,8 @@ def test_a_job_that_showed_what_it_should_is_good(name: str, evidence: Evidence)
     ("name", "evidence", "why"),
     [
         ("picky", of_picky(LEFT_ASIDE, gpu=0), "on the slow GPU"),
-        ("picky", of_picky("weft-best: 1 GPU of node-1, score 1.00"), "not said that the slow GPU was left aside"),
-        ("picky", of_picky(LEFT_ASIDE.replace("gpu-0", "gpu-3")), "not said that the slow GPU was left aside"),
+        ("picky", of_picky("weft-best: 1 GPU of node-1, score 1.00"), "its placement does not name the slow GPU"),
+        ("picky", of_picky(LEFT_ASIDE.replace("gpu-0", "gpu-3")), "its placement does not name the slow GPU"),
         ("starved", Evidence(job=ENDED, story=()), "none was tried"),
         ("starved", Evidence(job=ENDED, story=(event(JobEvent.TUNED, CauseCode.ROLLED_BACK),)), "kept: because"),
         (
@@ -146,7 +146,7 @@ def test_a_job_that_showed_what_it_should_is_good(name: str, evidence: Evidence)
         ("trainer", Evidence(job=job(), story=(PREEMPTED,), logs=("resumed at step 70",)), "loss fell"),
         ("gang", Evidence(job=job(replicas=2), story=(), logs=("weights: True", "weights: False")), "0 of 2 ranks"),
         ("flaky", Evidence(job=job(), story=(), logs=("try 1: 9592 primes",)), "0 times"),
-        ("patient", Evidence(job=job(), story=()), "nobody could say why"),
+        ("patient", Evidence(job=job(), story=()), "`explain` gave no reason"),
         ("doomed", Evidence(job=job(), story=()), "should be cancelled"),
         ("urgent", Evidence(job=job(state=JobState.FAILED), story=(FAILED_ONCE,)), "should be succeeded: because"),
     ],

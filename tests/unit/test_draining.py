@@ -97,7 +97,10 @@ def test_a_node_that_announces_its_end_takes_nothing_more_and_what_runs_there_go
     rounds(w, 8)
     assert (w.state("j-1"), of(w).epoch, homes(w)) == (JobState.RUNNING, 1, set(w.nodes) - {home})
     (cause,) = [step.cause for step in w.steps if step.event is JobEvent.STOPPING]
-    assert (cause.code, cause.sentence) == (CauseCode.NODE_DRAINED, f"node {home} is drained (it announced its end)")
+    assert (cause.code, cause.sentence) == (
+        CauseCode.NODE_DRAINED,
+        f"node {home} is drained (it announced its shutdown)",
+    )
     w.submit("j-2", gpus=4)
     rounds(w)
     assert w.state("j-2") is JobState.QUEUED

@@ -183,7 +183,7 @@ def test_what_cannot_run_is_refused_by_name() -> None:
         elastic("a", least=3)
     with pytest.raises(ValueError, match="speeds must have a value for each size, 1 to 4"):
         elastic("a", speeds=(1.0,))
-    with pytest.raises(ValueError, match="placement: packed places running jobs anew"):
+    with pytest.raises(ValueError, match="placement: packed moves running jobs"):
         simulate(Workload(name="w", jobs=()), ONE_NODE, Policy(placement="packed"), World(), partitioning=split())
     with pytest.raises(ValueError, match=r"no such planner as 'best'; there are weft"):
         partitioning_of("best")

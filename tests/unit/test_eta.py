@@ -90,7 +90,7 @@ def test_a_drained_node_that_would_help_is_tried_and_named() -> None:
     assert resumed.change == {"node": "node-2"}
     assert resumed.sentence == (
         "if node-2, which is drained, took work again (`weft resume node-2`), it would start now;"
-        " as it is, nobody can tell"
+        " without that, nobody can tell"
     )
 
 
@@ -106,7 +106,7 @@ def helps_of(about: Job, *others: Job, nodes: tuple[Node, ...]) -> dict[Helps, S
 def test_fewer_gpus_help_where_a_few_are_free() -> None:
     found = helps_of(job("j-2", seq=2, gpus=4), running(gpus=2), nodes=(node(),))[Helps.FEWER_GPUS]
     assert found.change == {"gpus": 2, "role": "worker", "gpus_per_replica": 2}
-    assert found.sentence == "with 2 GPUs in place of 4, it would start now; as it is, nobody can tell"
+    assert found.sentence == "with 2 GPUs in place of 4, it would start now; without that, nobody can tell"
 
 
 def test_fewer_replicas_help_where_there_are_several() -> None:

@@ -204,7 +204,7 @@ async def test_how_a_session_ended_is_kept_for_a_gateway_that_comes_back_and_not
     assert sessions.untold == [], "a gateway that lives tells it first"
     clock.now += UNTOLD_SECONDS + 1
     (lost,) = sessions.untold
-    assert (lost.id, lost.reason) == ("lost", "its line was dead for 30 s")
+    assert (lost.id, lost.reason) == ("lost", "its connection was dead for 30 s")
     clock.now += UNTOLD_KEPT_SECONDS
     await sessions.tick({KEY})
     assert (sessions.untold, sessions.kept) == ([], 0)

@@ -88,7 +88,7 @@ def test_a_service_that_has_what_it_should_have_and_one_for_which_there_is_room_
     assert why(service([0], wants=1)).sentence == "it is on node-1: packed"
     assert why(service([], wants=0)).sentence == "it has no replica now"
     assert why(service([0], wants=2)).sentence.endswith("has 1 of 2 replicas: there is room for one more, which joins"
-                                                        " in the next tick")  # fmt: skip
+                                                        " in the next cycle")  # fmt: skip
 
 
 def test_a_lender_says_what_it_lent_until_it_has_grown_back() -> None:
@@ -99,7 +99,7 @@ def test_a_lender_says_what_it_lent_until_it_has_grown_back() -> None:
     assert [(one.service, one.name, one.gpus, one.ranks, one.since) for one in told.lent] == [
         ("j-s", "chat", 1.0, 1, 20.0)
     ]
-    assert "lent to services, and taken back once there is room again:" in drawn(told)
+    assert "lent to services; the job takes GPUs back once some are free again:" in drawn(told)
     assert "1 GPU to chat (j-s), for 40s" in drawn(told)
     assert why(elastic("j-1", [1, 2, 3], wants=3), borrower).lent == ()
 
@@ -109,7 +109,7 @@ def test_a_job_that_gave_way_as_a_whole_says_so_while_it_waits() -> None:
     waits = job("j-1", since=30.0)
     told = explain(waits, nodes=[node(gpus=4)], holding=[borrower], queued=[waits], now=60.0)
     assert [(one.service, one.ranks) for one in told.lent] == [("j-s", 0)]
-    assert "all of it gave way" in drawn(told)
+    assert "the whole job gave way" in drawn(told)
 
 
 def test_an_update_without_room_beside_the_only_replica_says_so_and_who_holds_the_room() -> None:

@@ -170,7 +170,7 @@ def test_a_gang_whose_rank_waited_for_others_in_vain_is_charged_and_avoids_all_i
     assert again is not None
     assert before.isdisjoint(each.node_id for each in again.allocations)
     stopped = next(step for step in w.steps if step.event is JobEvent.STOPPING)
-    assert stopped.cause.sentence.endswith("(status 134), after it waited for other ranks in vain")
+    assert stopped.cause.sentence.endswith("(status 134), after a rank waited for the others in vain")
 
 
 def test_a_job_of_one_rank_has_no_others_to_wait_for() -> None:

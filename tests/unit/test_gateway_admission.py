@@ -124,7 +124,7 @@ def test_an_objective_is_for_services_and_a_job_that_may_grow_is_taken() -> None
     promised = {"kind": "inference", "objective": {"latency": "50ms", "rate": 10}}
     status, field, reason = refusal(spec(**promised)) or (0, "", "")
     assert (status, field) == (422, "objective")
-    assert "is kept for services alone" in reason
+    assert "is only for services" in reason
     assert refusal(spec(**promised, service={"port": 8000})) is None
     assert refusal(spec(role={"replicas": {"want": 1, "max": 2}})) is None
 

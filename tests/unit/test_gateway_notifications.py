@@ -187,6 +187,6 @@ async def traces(store: MemoryStore) -> set[str]:
 
 def test_an_address_that_may_not_be_reached_is_named_with_the_setting_that_allows_it() -> None:
     why = mistake("http://169.254.169.254/latest", networks_of(["10.1.0.0/16"]))
-    assert why.startswith("169.254.169.254 is an address that may not be reached from here")
+    assert why.startswith("169.254.169.254 is an address that webhooks may not use")
     assert "GATEWAY_WEBHOOKS_NETWORKS" in why
     assert mistake("http://10.1.2.3/hook", networks_of(["10.1.0.0/16"])) == ""

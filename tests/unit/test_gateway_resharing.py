@@ -36,7 +36,7 @@ def test_parts_become_thousandths() -> None:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ({}, "neither is set"),
+        ({}, "set request or limit"),
         ({"request": 0.8, "limit": 0.5}, "less than request"),
         ({"request": 0}, "> 0"),
         ({"request": 1.1}, "<= 1"),

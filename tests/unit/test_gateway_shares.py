@@ -107,8 +107,8 @@ def got(**known: Any) -> ShareSeen:
 @pytest.mark.parametrize(
     ("share", "text"),
     [
-        (HELD, "what it gets is not known yet"),
-        (replace(HELD, enforced=False), "its node holds no job to its share, so nobody counts what it gets"),
+        (HELD, "its use is not known yet"),
+        (replace(HELD, enforced=False), "its node does not enforce shares, so its use is not measured"),
         (got(used=0.25), "it used 25% of the GPU's time lately"),
         (got(used=0.45, borrowed=0.15), "it used 45% of the GPU's time lately (15% beyond its request)"),
         (
@@ -126,7 +126,7 @@ def got(**known: Any) -> ShareSeen:
 def test_a_share_is_told_in_words(share: ShareSeen, text: str) -> None:
     assert share_lines([share]) == [
         f"rank 0 has 0.3 to 0.8 of GPU 1 of node-1, 4GiB: {text}",
-        "  nobody else has a share of that GPU",
+        "  no other job has a share of that GPU",
     ]
 
 
@@ -136,4 +136,4 @@ def test_neighbours_are_told_by_name_if_they_may_be() -> None:
         BesideSeen(job_id="j-3", share=of(200)),
     )
     (_, line) = share_lines([replace(HELD, beside=beside)])
-    assert line == "  beside it: train  (j-2) 0.5, used 40%; a job of somebody else (j-3) 0.2 to 1"
+    assert line == "  beside it: train  (j-2) 0.5, used 40%; a job of another tenant (j-3) 0.2 to 1"

@@ -101,7 +101,7 @@ def test_a_submission_that_cannot_use_its_range_is_taken_with_a_note() -> None:
     assert notes_on(spec(role=RANGE, **LIVE, **SAVES)) == notes_on(spec(role=RANGE, **SAVES)) == ()
     assert notes_on(spec(role={"replicas": {"min": 1, "want": 2}}, **SAVES)) == ()  # it only starts with fewer
     (note,) = notes_on(spec(role=RANGE, resize={"how": "restart"}))
-    assert "begins its work anew" in note
+    assert "loses its progress" in note
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_submission_that_cannot_use_its_range_is_taken_with_a_note() -> None:
 )
 def test_only_a_training_job_that_may_run_for_long_is_told_what_checkpoints_buy(fields: dict[str, Any]) -> None:
     (note,) = notes_on(spec())
-    assert note.startswith("it says nothing of `checkpoints`")
+    assert note.startswith("it does not set `checkpoints`")
     assert note not in notes_on(spec(**fields))
 
 

@@ -115,7 +115,7 @@ def test_a_job_hangs_once_all_of_its_ranks_are_still_for_long_enough_and_its_sto
     ]
     assert w.state("j-1") is S.RUNNING
     stands_still(w, 0, 0.0, 0.0)
-    assert "it counts as hung no longer" in notes(w)[1]
+    assert "it no longer counts as hung" in notes(w)[1]
     assert w.stored["j-1"].hung_since is None
     stands_still(w, 600, 0.0, 0.0)
     assert len(notes(w)) == 3

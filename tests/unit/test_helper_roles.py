@@ -204,7 +204,7 @@ def test_the_progress_of_a_job_is_that_of_the_roles_that_end() -> None:
         (
             "worker",
             {"roles": {"worker": {}}, "kind": "inference", "service": {}},
-            "is for jobs that end: one that serves requests has no role to wait for",
+            "is only for jobs that end; a job with `service` does not end by itself",
         ),
     ],
 )

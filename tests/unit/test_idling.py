@@ -105,7 +105,7 @@ def test_the_bound_of_a_tenant_is_for_jobs_that_say_nothing_and_a_longer_time_is
     assert beyond(spec("a", gpus=0, idle_stop="never"), allowance) is None
     for wanted in ("never", "3h"):
         found = beyond(spec("a", gpus=1, idle_stop=wanted), allowance)
-        reason = f"{wanted} is longer than the 2h0m for which this tenant's jobs may leave GPUs unused"
+        reason = f"{wanted} is longer than the 2h0m that this tenant's jobs may hold unused GPUs"
         assert found == ("idle_stop", reason)
         assert beyond(spec("a", gpus=1, idle_stop=wanted), Allowance()) is None
 

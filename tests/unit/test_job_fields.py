@@ -51,7 +51,7 @@ def test_a_file_is_read_and_a_keyword_goes_before_it(name: str, text: str, tmp_p
         ({"array": "0-9"}, "array", "one call submits one job"),
         ({"gpu": 1}, "gpu", r"no such field; did you mean gpus\?"),
         ({"zzz": 1}, "zzz", "no such field$"),
-        ({"gpus": 1, "roles": {"chief": {}, "worker": {}}}, "gpus", "says it in `roles`"),
+        ({"gpus": 1, "roles": {"chief": {}, "worker": {}}}, "gpus", "sets it in `roles`"),
         ({"env": {"A": object()}}, "env", "object is no text"),
     ],
 )

@@ -110,7 +110,7 @@ def test_a_lemon_takes_no_jobs_for_an_hour_and_says_how_often_runs_failed() -> N
     starts_fail(w, "node-2", 2, first=3)
     lemon = own(w, "node-2")
     assert (lemon.state, lemon.code) == (H.QUARANTINED, "lemon")
-    assert "4 of 4 runs failed, the last ones of 4 jobs; 1.0% elsewhere" in lemon.sentence
+    assert "4 of 4 runs failed, the latest of 4 jobs; 1.0% elsewhere" in lemon.sentence
     assert lemon.exit == "probation after 1h0m, or by `weft gpu return`"
     told = [change.sentence for change in w.core.take_node_changes() if change.event == "health"]
     assert told[-1].startswith("the node is quarantined: runs fail there far more often than elsewhere (")

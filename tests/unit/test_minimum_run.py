@@ -74,7 +74,7 @@ def test_the_one_that_waits_says_who_may_not_be_stopped_before_when_and_starts_t
     assert why is not None
     assert why.numbers == {"stops_at": began + AFTER, "grace": 30.0}
     assert why.sentence.startswith("j-low may not be stopped for it before 00:05:")
-    assert why.sentence.endswith("of the 5m0s that each start is given")
+    assert why.sentence.endswith("of the 5m0s of its minimum run time")
     nodes = list(w.core.cluster_state.pool.nodes.values())
     told = explain(high, nodes=nodes, holding=[w.stored["j-low"]], queued=[high], now=w.now, policy="priority")
     assert told.sentence == why.sentence

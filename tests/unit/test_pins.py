@@ -114,7 +114,7 @@ def test_what_could_never_fit_is_said_clearly() -> None:
     unknown = never_fits(spec(**pin("node-9")), nodes)
     assert unknown is not None
     assert unknown.code is CauseCode.TOO_BIG
-    assert unknown.sentence == "is pinned to node-9, which is no node of its pool"
+    assert unknown.sentence == "is pinned to node-9, which is not in its pool"
     beyond = never_fits(spec(gpus=2, **pin("node-1", 3)), nodes)
     assert beyond is not None
     assert beyond.sentence == "is pinned to GPUs 3, 4 of node-1, which has GPUs 0–3"

@@ -68,7 +68,7 @@ def test_the_memory_that_keeps_replicas_from_fitting_is_named() -> None:
     small = job("j-6", gpus=1, replicas=4, spec={"role": {"memory": "64GiB"}})
     told = explain(small, nodes=[node("node-1", gpus=5)], holding=[held], queued=[small], now=0.0)
     assert told.sentence == (
-        "wants 4 replicas of 1 GPU at once; 3 would fit now, for want of memory (64GiB each) (4 GPUs free in all)"
+        "wants 4 replicas of 1 GPU at once; 3 would fit now, for lack of memory (64GiB each) (4 GPUs free in all)"
     )
 
 

@@ -43,7 +43,7 @@ def test_it_says_which_gpus_how_fast_they_are_and_what_was_gained() -> None:
     why = told(SLOW_FIRST, gpus=2)
     assert (
         why.sentence == "weft-best: 2 GPUs of node-1 together, slowest 0.97;"
-        " here it takes 14 % less time than where packed would have put it (1.13)"
+        " here it takes 14 % less time than at the place of the placement packed (1.13)"
     )
     assert why.numbers == {"slowdown": 0.97, "slowest": 0.97, "locality": 1.0, "slowdown_packed": 1.13}
 
@@ -56,7 +56,7 @@ def test_a_gang_across_nodes_says_what_locality_costs_it() -> None:
     why = told({("node-2", 0): 1.2}, nodes=2, replicas=8)
     assert why.sentence == (
         "weft-best: 8 GPUs of node-1 and node-2, slowest 1.20 × locality 1.50; on several nodes, because no node had"
-        " enough GPUs for all 8 replicas (1 GPU each); packed would be as fast"
+        " enough GPUs for all 8 replicas (1 GPU each); the placement packed would be as fast"
     )
     assert why.numbers["slowdown"] == pytest.approx(1.8)
 
@@ -81,7 +81,7 @@ def test_of_many_nodes_only_the_number_is_said() -> None:
 def test_slower_gpus_than_packing_would_take_are_left_to_others_on_purpose() -> None:
     """To a job of class memory all GPUs are alike but one, and the fast one helps others."""
     why = told({("node-1", 0): 0.9, ("node-1", 1): 1.2}, asked=PlacementRequest("memory", "j-1"))
-    assert why.sentence == "weft-best: 1 GPU of node-1, score 1.00; packed would be as fast"
+    assert why.sentence == "weft-best: 1 GPU of node-1, score 1.00; the placement packed would be as fast"
 
 
 def test_packing_is_not_compared_with_itself() -> None:

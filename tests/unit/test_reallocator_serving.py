@@ -293,7 +293,7 @@ def test_findings_say_what_cannot_be_kept_and_what_is_refused_with_numbers() -> 
         world.second(40, took=0.2, queued=50, late=20, refused=10)
     codes = {one.code: one.sentence for one in world.scaler.findings(world.now)}
     assert codes["unattainable"].startswith("train cannot keep its objective: ")
-    assert codes["unattainable"].endswith(" requests a second come; 2 replicas, its maximum, bear 7.49")
+    assert codes["unattainable"].endswith(" requests/s; its maximum of 2 replicas can serve 7.49/s")
     assert codes["shedding"].startswith("train refuses requests: 100 in the last 10 s")
 
 

@@ -208,7 +208,7 @@ def test_the_paths_of_the_front_are_its_own_at_the_root_alone() -> None:
     assert not isinstance(route_of("/v1/models?weft_token=weft_x", "127.0.0.1", ()), Route | Elsewhere)
     assert refusal_of("/v1/embeddings", "POST") is None
     assert refusal_of("/v1/models/a/b", "GET") is None
-    assert refusal_of("/v1/models", "POST") == Refused(405, "this path takes GET alone")
+    assert refusal_of("/v1/models", "POST") == Refused(405, "this path allows only GET")
     nothing = refusal_of("/v1/files", "GET")
     assert nothing is not None
     assert nothing.status == 404

@@ -512,4 +512,4 @@ def test_a_report_that_comes_a_second_time_is_refused() -> None:
     w = world()
     report = w.nodes["node-1"].report()
     assert w.core.report(report, w.now) == ""
-    assert "a newer report of node-1 was heard" in w.core.report(report, w.now)
+    assert "a newer report of node-1 has arrived" in w.core.report(report, w.now)

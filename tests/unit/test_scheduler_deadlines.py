@@ -225,7 +225,7 @@ def test_a_new_leader_gives_nothing_on_a_node_before_it_has_reported() -> None:
     assert (w.state("j-2"), w.state("j-3")) == (S.QUEUED, S.QUEUED)  # the other may know something
     reason = w.core.cluster_state.jobs["j-2"].waiting_for
     assert reason is not None
-    assert "has not heard of" in reason.sentence
+    assert "have not reported" in reason.sentence
     for _ in range(3):
         w.now += 5
         w.sync(other)

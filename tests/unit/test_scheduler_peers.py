@@ -133,7 +133,7 @@ def test_a_nats_that_brings_nothing_back_ends_the_hold() -> None:
     world = led()
     world.deaf.add("leader")
     world.talk(LAPSE_SECONDS + 1)
-    assert world.why_not() == "NATS does not bring back what is told"
+    assert world.why_not() == "NATS does not return published messages"
 
 
 def test_whom_a_renewal_named_that_was_not_answered_must_be_heard_too() -> None:

@@ -84,7 +84,7 @@ def test_without_backfill_nobody_overtakes_a_job_that_does_not_fit() -> None:
     assert (w.state("j-big"), w.state("j-small")) == (S.QUEUED, S.QUEUED)
     cause = waiting_for(w, "j-small")
     assert (cause.code, cause.by) == (CauseCode.HELD_BACK, "j-big")
-    assert cause.sentence == "j-big is ahead of it and does not fit; with backfill none nobody overtakes it"
+    assert cause.sentence == "j-big is ahead of it and does not fit; with backfill none no job overtakes it"
     end(w, "j-0")
     assert (w.state("j-big"), w.state("j-small")) == (S.RUNNING, S.RUNNING)
 
@@ -109,7 +109,7 @@ def test_easy_lets_those_overtake_who_end_before_the_first_can_start() -> None:
     assert w.state("j-unknown") is S.QUEUED
     cause = waiting_for(w, "j-long")
     assert (cause.code, cause.by) == (CauseCode.HELD_BACK, "j-big")
-    assert cause.sentence == "j-big is ahead of it and might start later if this one did now"
+    assert cause.sentence == "j-big is ahead of it and might start later if this job started now"
     w.submit("j-short", gpus=1, spec={"time_limit": "10m"})
     w.round()
     assert w.state("j-short") is S.RUNNING
@@ -148,7 +148,7 @@ def test_where_nobody_knows_how_long_jobs_take_easy_holds_nobody_back_until_one_
     w.round()
     cause = waiting_for(w, "j-late")
     assert (cause.code, cause.by) == (CauseCode.HELD_BACK, "j-big")
-    assert cause.sentence.startswith("room is kept for j-big, which is ahead of it; besides: ")
+    assert cause.sentence.startswith("free GPUs are reserved for j-big, which is ahead of it; besides: ")
 
 
 def test_conservative_delays_nobody_who_waits() -> None:
@@ -262,8 +262,8 @@ def test_the_next_placement_goes_by_new_scores_of_the_jobs_class() -> None:
     assert placed["j-1"] is not None
     assert placed["j-1"].allocations[0].gpus == (1,)
     assert placed["j-1"].why == (
-        "weft-best: 1 GPU of node-1, score 0.90; here it takes 31 % less time than where packed would"
-        " have put it (1.30); left aside: gpu-0 of node-1 is 1.30× slower for compute-bound jobs"
+        "weft-best: 1 GPU of node-1, score 0.90; here it takes 31 % less time than at the place of the placement packed"
+        " (1.30); left aside: gpu-0 of node-1 is 1.30× slower for compute-bound jobs"
     )
     assert placed["j-1"].numbers["slowdown_packed"] == 1.3
     assert placed["j-2"] is not None
@@ -312,7 +312,7 @@ def test_explain_says_by_what_the_queue_is_served_and_for_whom_it_is_held_back()
     placed = explain(w.core.cluster_state.jobs["j-0"], nodes=(), holding=(), queued=(), now=w.now)
     assert (
         placed.sentence
-        == "it is on node-1: weft-best: 3 GPUs of node-1 together, slowest 1.00; packed would be as fast"
+        == "it is on node-1: weft-best: 3 GPUs of node-1 together, slowest 1.00; the placement packed would be as fast"
     )
     assert placed.numbers["slowdown"] == 1.0
 

@@ -174,7 +174,7 @@ def test_a_run_that_ended_in_what_was_lost_does_not_end_the_epoch_that_has_its_n
     assert job.state is S.QUEUED
     assert job.waiting_for is not None
     assert job.waiting_for.code is CauseCode.STILL_RUNS
-    assert "has ended, which must be taken note of first" in job.waiting_for.sentence
+    assert "has ended, and its end must be recorded first" in job.waiting_for.sentence
     r.round()
     r.round()
     assert w.state("j-1") is S.RUNNING

@@ -133,7 +133,7 @@ def test_idle_gpus_are_offered_to_a_live_job_up_to_its_maximum_and_come_back_at_
     rounds(w)
     assert (w.stored["j-big"].granted, w.stored["j-big"].size) == ({"worker": 4}, {})
     (grew,) = [step for step in w.steps if step.cause.code is CauseCode.GREW]
-    assert grew.cause.sentence == "worker 2 → 4, onto GPUs that nobody else needs now"
+    assert grew.cause.sentence == "worker 2 → 4, onto GPUs that no other job needs now"
     w.submit("j-small", gpus=1)
     rounds(w)
     assert (w.state("j-small"), w.stored["j-big"].granted) == (S.RUNNING, {"worker": 3})
@@ -149,7 +149,7 @@ def test_a_job_below_its_size_gets_the_ranks_that_others_have_beyond_what_they_w
     rounds(w, 4)
     assert (w.stored["j-big"].granted, w.stored["j-other"].granted) == ({"worker": 2}, {"worker": 2})
     left = [step.cause for step in w.steps if step.cause.code is CauseCode.PREEMPTED]
-    assert "it has fewer ranks than it should, and j-big more than it wants" in left[-1].sentence
+    assert "it has fewer ranks than it should have, and j-big has more than it wants" in left[-1].sentence
 
 
 def test_nothing_is_offered_while_a_running_job_lacks_a_rank() -> None:

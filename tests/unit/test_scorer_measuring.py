@@ -177,7 +177,7 @@ async def test_without_a_token_or_switched_off_nothing_is_submitted_and_results_
     assert gateway.specs == []
     assert len(made.benchmarks.scores()) == 3
     assert [record.message for record in caplog.records] == (
-        ["no GPU is measured unasked: SCORER_TOKEN_FILE names no file with a token"] if token is None else []
+        ["GPUs are measured only on request: SCORER_TOKEN_FILE names no file with a token"] if token is None else []
     )
 
 

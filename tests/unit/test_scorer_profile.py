@@ -112,7 +112,7 @@ def sampled(node_id: str, uuid: str, seq: int = 1) -> NodeSampled:
         (["node_id,A,B,C", "n,1,1,1"], ":1: missing column gpu_index; it has node_id, A, B, C"),
         (["node_id,gpu_index,A,B,C", "n,x,1,1,1"], ":2: gpu_index is no whole number: 'x'"),
         (["node_id,gpu_index,A,B,C", "n,0,1,1,1", "n,1,1,-2,1"], ":3: B is no time above 0: '-2'"),
-        (["node_id,gpu_index,A,B,C", "n,0,1,1,1", "n,0,1,1,1"], ":3: this GPU is in line 2, too"),
+        (["node_id,gpu_index,A,B,C", "n,0,1,1,1", "n,0,1,1,1"], ":3: this GPU is also in line 2"),
         (["node_id,gpu_index,A,B,C", "n,0,1,1"], ":2: 4 fields where the header has 5"),
     ],
 )

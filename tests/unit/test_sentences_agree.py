@@ -223,7 +223,7 @@ def test_no_sentence_contradicts_another_or_what_the_scheduler_does_next(first: 
 def _starts_now(told: Explanation) -> Explanation:
     if told.state is not JobState.QUEUED or told.code not in HELD_FOR:
         return told
-    sentence = "it fits, and is placed in the next tick"
+    sentence = "it fits, and is placed in the next cycle"
     return structs.replace(told, code=str(CauseCode.FITS), sentence=sentence)
 
 

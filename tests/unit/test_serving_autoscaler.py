@@ -313,7 +313,7 @@ def test_the_replica_more_that_late_requests_ask_for_is_not_withdrawn_while_they
 def test_complaint_10_what_waits_counts_and_not_only_what_runs() -> None:
     run = served(lambda at: 4.0 if at < 300.0 else 12.0, wanted=4)
     run.run(360.0)
-    assert run.wanted >= 9, "4 replicas never run more than 4 requests at once"
+    assert run.wanted >= 9, "4 replicas never run more than 4 concurrent requests"
 
 
 def test_a_restart_forgets_the_past_and_shrinks_nothing_for_a_window() -> None:
@@ -422,7 +422,7 @@ def test_an_objective_that_one_request_alone_breaks_is_said_with_numbers() -> No
 def test_a_rate_beyond_the_maximum_is_said_with_what_that_bears() -> None:
     goal = Goal(least=1, most=2, concurrency=1, latency=2.0, percentile=99.0, rate=1.0)
     said = unattainable(goal, 0.5, 10)
-    assert " requests a second come; 2 replicas, its maximum, bear " in said
+    assert " requests/s; its maximum of 2 replicas can serve " in said
     bears = float(said.rsplit(" ", 1)[1])
     assert 1.5 < bears < 4.0
 
@@ -430,7 +430,7 @@ def test_a_rate_beyond_the_maximum_is_said_with_what_that_bears() -> None:
 def test_an_objective_whose_rate_its_maximum_cannot_bear_is_said_before_it_is_broken() -> None:
     goal = Goal(least=1, most=2, concurrency=1, latency=2.0, percentile=99.0, rate=100.0)
     said = unattainable(goal, 0.5, 1)
-    assert said.startswith("at 100 requests a second, the rate of its objective, 2 replicas, its maximum, do not")
+    assert said.startswith("its objective is 100 requests/s; its maximum of 2 replicas can serve ")
     assert unattainable(structs.replace(goal, rate=1.0), 0.5, 1) == ""
 
 

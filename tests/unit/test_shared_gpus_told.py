@@ -82,7 +82,7 @@ def test_of_several_shared_gpus_the_one_that_comes_nearest_is_told() -> None:
         (
             single(2),
             shape(500, 8, count=5),
-            "wants 5 replicas of 0.5 of a GPU with 8GiB at once; 4 would fit now, for want of GPUs"
+            "wants 5 replicas of 0.5 of a GPU with 8GiB at once; 4 would fit now, for lack of GPUs"
             " (0.5 of a GPU with 8GiB each)",
         ),
         (

@@ -100,7 +100,7 @@ def test_it_is_told_with_its_numbers_and_only_where_something_is_known() -> None
     assert place is not None
     why = why_there(free_capacity, wanted, MEMORY, place, placement="packed")
     assert (why.numbers["beside_slowdown"], why.numbers["neighbours_slowdown"]) == (1.02, 1.04)
-    assert "beside the others there a step takes 1.02 times the GPU's time, and theirs 1.04 times" in why.sentence
+    assert "beside the other jobs there its steps take 1.02 times as long, and their steps 1.04 times" in why.sentence
     free_capacity.scores.slow({})
     why = why_there(free_capacity, wanted, MEMORY, place, placement="packed")
     assert "beside_slowdown" not in why.numbers

@@ -242,7 +242,7 @@ def test_an_ask_without_room_is_withdrawn_in_time_and_put_off() -> None:
     assert (one.size, other.size) == ({"worker": 3}, {"worker": 2})
     assert ROOM_SECONDS <= second - first <= ROOM_SECONDS + 2
     assert other.cause is not None
-    assert "there was no room for it in 120 s" in other.cause.sentence
+    assert "no room was free for it within 120 s" in other.cause.sentence
     pool.run(int(REST_SECONDS) - 10)
     assert len(pool.scales) == 2
     assert state_of(pool).failed == {}

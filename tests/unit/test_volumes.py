@@ -130,7 +130,7 @@ def test_a_volume_that_no_node_offers_is_told_with_those_that_there_are() -> Non
 def test_a_volume_to_be_read_alone_is_told_so() -> None:
     nodes = [offering("node-1", {"name": "sets", "read_only": True})]
     found = unoffered(nodes, asked(read_only=False)[0].request)
-    assert found == "the volume sets is offered to be read alone, by node-1: add `read_only: true`"
+    assert found == "the volume sets is offered read-only, by node-1: add `read_only: true`"
 
 
 def test_volumes_that_no_node_offers_together_are_told_with_where_each_is() -> None:
@@ -207,8 +207,8 @@ def test_an_owner_offers_volumes_by_a_setting_and_no_path_is_told(tmp_path: Path
         ('{"sets": {"path": "/srv", "readonly": true}}', "unknown field"),
         ('{"sets": {}}', "path"),
         ('{"sets": {"path": "/srv/../etc"}}', "must not contain '..'"),
-        ('{"sets": {"path": "/"}}', "lie in one another"),
-        ('{"sets": {"path": "%s/home/runs"}}', "lie in one another"),
+        ('{"sets": {"path": "/"}}', "lies within the other"),
+        ('{"sets": {"path": "%s/home/runs"}}', "lies within the other"),
         ('{"all": {"path": "/srv"}, "sets": {"path": "/srv/sets"}}', "lies in the volume all"),
     ],
 )
@@ -250,7 +250,7 @@ def test_a_run_gets_the_volumes_of_its_tenant_as_they_are_offered_and_no_other(t
     }
     for volume, tenant, says in (
         (reads, "bob", "does not offer the volume sets to bob"),
-        (Volume(name="sets"), "ada", "to be read alone"),
+        (Volume(name="sets"), "ada", "read-only"),
         (Volume(name="other"), "ada", "does not offer the volume other"),
     ):
         with pytest.raises(VolumeRefusedError, match=says):
@@ -262,5 +262,5 @@ def test_a_link_put_in_the_place_of_a_volume_gives_nothing_of_where_it_leads(tmp
     volumes = resolved({"sets": OwnedVolume(path=f"{tmp_path}/sets")}, f"{tmp_path}/home")
     os.rmdir(tmp_path / "sets")
     (tmp_path / "sets").symlink_to("/etc")
-    with pytest.raises(VolumeRefusedError, match="not where it was"):
+    with pytest.raises(VolumeRefusedError, match="has moved"):
         paths_for([Volume(name="sets")], "ada", volumes)

@@ -98,7 +98,7 @@ def test_a_more_important_job_pre_empts_where_the_order_says_so() -> None:
     outcomes = LookAhead(
         pool(*(structs.replace(one, priority=one.spec.priority) for one in jobs), policy="priority")
     ).outcomes()
-    assert outcomes["b"].starts_s == 300, "each start is given five minutes"
+    assert outcomes["b"].starts_s == 300, "each start runs for at least five minutes"
     assert outcomes["a"].ends_s == 600 + 600, "it writes no checkpoints: its five minutes are lost"
 
 

@@ -195,7 +195,7 @@ def _endings() -> Iterator[None]:
     except _ENDINGS as error:
         if isinstance(error, asyncio.IncompleteReadError):
             raise ConnectionResetError("the connection was closed before the whole answer came") from error
-        raise ConnectionError("what listens there does not speak HTTP") from error
+        raise ConnectionError("the server there does not speak HTTP") from error
 
 
 async def _begun(connection: Connection, exchange: Exchange, head: bytes) -> tuple[int, dict[str, str]]:

@@ -171,7 +171,7 @@ def _put_into_role(asked: dict[str, Any]) -> None:
     roles = asked.get("roles", {})
     if not isinstance(roles, Mapping) or set(roles) - {ROLE}:
         name = next(iter(found))
-        raise _refused(name, "a job with several roles says it in `roles`, for each of them", found[name])
+        raise _refused(name, "a job with several roles sets it in `roles`, for each of them", found[name])
     role = {name: value for name, value in found.items() if value is not None}
     asked["roles"] = {ROLE: {**roles.get(ROLE, {}), **role}}
 

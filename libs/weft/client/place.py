@@ -135,7 +135,7 @@ def _left_by_up(path: Path) -> ClientFile | None:
     except OSError as error:
         raise ClientError(f"cannot read {path}: {error.strerror}") from error
     except msgspec.DecodeError as error:
-        raise ClientError(f"{path} is not what `weft up` wrote: {error}") from error
+        raise ClientError(f"{path} is damaged, or was not written by `weft up`: {error}") from error
 
 
 def _missing(url: str, token: str, path: Path, ways: Ways) -> str:

@@ -109,7 +109,7 @@ class Wire:
         try:
             return TolerantDecoder(kind).decode(answer)
         except msgspec.DecodeError as error:
-            reason = f"{self._url}{path} did not answer as a Weft gateway does: {error}"
+            reason = f"{self._url}{path} did not answer like a Weft gateway: {error}"
             raise ClientError(reason, versions=which_to_upgrade(self._gateway_version)) from error
 
     async def read(
@@ -214,7 +214,7 @@ class Wire:
 
     def _untrusted(self, error: ssl.SSLCertVerificationError) -> ClientError:
         """A bad certificate: waiting does not help, and no token is sent to a server that cannot prove its name."""
-        return ClientError(f"{self._url}: its certificate is not to be believed: {_reason(error)}")
+        return ClientError(f"{self._url}: its certificate is not trusted: {_reason(error)}")
 
     def retrying(self) -> "Retrying":
         return Retrying(self._url, lambda: self._seconds, self._clock)

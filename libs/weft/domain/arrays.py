@@ -46,7 +46,7 @@ def indices_of(text: str) -> tuple[tuple[int, ...], int | None]:
     """The indices, from the lowest, and how many at once. Raises IndicesError."""
     ranges, percent, at_once = text.partition("%")
     if percent and not (at_once.isascii() and at_once.isdecimal() and 1 <= len(at_once) <= 6 and int(at_once) > 0):
-        raise IndicesError(f"after % expected how many may run at once, 1 or more, not {at_once[:20]!r}")
+        raise IndicesError(f"expected a number of 1 or more after %, not {at_once[:20]!r}")
     found: set[int] = set()
     for part in ranges.split(",") if ranges else ():
         span = _range_of(part)
@@ -70,7 +70,7 @@ def _range_of(part: str) -> range:
     if last < first:
         raise IndicesError(f"{part} goes down: expected {last}-{first}")
     if step < 1:
-        raise IndicesError(f"{part}: a step is 1 or more")
+        raise IndicesError(f"{part}: the step must be 1 or more")
     return range(first, last + 1, step)
 
 

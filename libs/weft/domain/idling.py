@@ -37,9 +37,7 @@ def refusal(spec: JobSpec, most: int) -> str | None:
         return None
     if spec.idle_stop != IDLE_NEVER and duration_seconds(spec.idle_stop) <= most:
         return None
-    return (
-        f"{spec.idle_stop} is longer than the {duration_text(most)} for which this tenant's jobs may leave GPUs unused"
-    )
+    return f"{spec.idle_stop} is longer than the {duration_text(most)} that this tenant's jobs may hold unused GPUs"
 
 
 def _holds_gpus(spec: JobSpec) -> bool:

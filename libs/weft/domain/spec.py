@@ -78,14 +78,14 @@ Secrets = Annotated[
     dict[EnvName, Token],
     Meta(
         max_length=SECRETS_MAX,
-        description="For each variable the name of the secret whose value it has; `weft secret set` stores one.",
+        description="For each variable the name of the secret with its value; `weft secret set` stores one.",
     ),
 ]
 SecretFiles = Annotated[
     dict[EnvName, Token],
     Meta(
         max_length=SECRETS_MAX,
-        description="For each variable the name of a secret; the variable has the path of a file with the value.",
+        description="For each variable the name of a secret; the variable holds the path of a file with the value.",
     ),
 ]
 Image = Annotated[str, Meta(pattern=IMAGE_PATTERN, description="A container image.")]
@@ -94,11 +94,11 @@ ObjectUrl = Annotated[
 ]
 Mounts = Annotated[
     dict[Path, ObjectUrl],
-    Meta(max_length=MOUNTS_MAX, description="For each path the objects that a run finds there, to be read alone."),
+    Meta(max_length=MOUNTS_MAX, description="For each path the objects that a run can read there."),
 ]
 Outputs = Annotated[
     dict[Path, ObjectUrl],
-    Meta(max_length=MOUNTS_MAX, description="For each path where the files go that a run writes there."),
+    Meta(max_length=MOUNTS_MAX, description="For each path the destination of the files that a run writes there."),
 ]
 
 
@@ -172,7 +172,9 @@ class Role(_Strict, frozen=True, kw_only=True):
     cpus: Annotated[float, Meta(ge=0.001, le=4096, description="CPU cores per replica.")] = 1.0
     memory: Size = "1GiB"
     shm: Size | None = None
-    egress: Annotated[Size, Meta(description="What a replica may send per second, such as `2500KB`.")] | None = None
+    egress: Annotated[Size, Meta(description="Bytes that a replica may send per second, such as `2500KB`.")] | None = (
+        None
+    )
     image: Image | None = None
     command: Command | None = None
     env: Env = {}
@@ -233,7 +235,7 @@ class Volume(_Strict, frozen=True, kw_only=True):
         if not self.name and not self.source:
             raise ValueError("expected `name`, of a volume that nodes offer, or `source`, a folder of the node")
         if self.name and self.source:
-            raise ValueError("`name` and `source` exclude each other: which of the two would it be?")
+            raise ValueError("`name` and `source` exclude each other: give one of them")
         if self.source and not self.target:
             raise ValueError("expected `target`, where the job sees the folder `source`")
         for path in (self.source, self.target):
@@ -278,7 +280,9 @@ class Tuning(_Strict, frozen=True, kw_only=True):
     )
     memory: Size | None = None
     memory_min: (
-        Annotated[Size, Meta(description="Memory that was never used may be taken back down to this; else none is.")]
+        Annotated[
+            Size, Meta(description="Weft may take back memory that was never used, down to this size (default: none).")
+        ]
         | None
     ) = None
     share_min: (
@@ -290,7 +294,13 @@ class Tuning(_Strict, frozen=True, kw_only=True):
     ) = None
     egress: Size | None = None
     egress_total: (
-        Annotated[Size, Meta(description="What all replicas together may send per second; each then has a cap.")] | None
+        Annotated[
+            Size,
+            Meta(
+                description="Bytes that all replicas together may send per second; each replica then has a limit, too."
+            ),
+        ]
+        | None
     ) = None
 
 
@@ -309,7 +319,7 @@ class Checkpointing(_Strict, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.every is None and not self.on_stop:
-            raise ValueError("say every or on_stop: neither is set")
+            raise ValueError("set every or on_stop")
 
 
 class ResizeSignal(StrEnum):
@@ -403,7 +413,8 @@ class ServiceRules(_Strict, frozen=True, kw_only=True):
     """
 
     port: Annotated[
-        int, Meta(ge=1, le=65535, description="Where a container listens. WEFT_PORT says where a replica does.")
+        int,
+        Meta(ge=1, le=65535, description="Port on which a container listens. WEFT_PORT has the port of each replica."),
     ] = 8080
     path: Path = "/"
     ready: Path | None = None
@@ -462,7 +473,7 @@ class EarlyStop(_Strict, frozen=True, kw_only=True):
     stops (ASHA; Li et al., "A System for Massively Parallel Hyperparameter Tuning", 2020)."""
 
     metric: Annotated[str, Meta(min_length=1, max_length=64, description="The reported value that is compared.")]
-    goal: Annotated[MetricGoal, Meta(description="Whether less of it is better, or more.")] = MetricGoal.MIN
+    goal: Annotated[MetricGoal, Meta(description="Direction in which the metric is better.")] = MetricGoal.MIN
     after: Annotated[int, Meta(ge=1, le=2**53, description="The step of the first comparison.")]
     factor: Annotated[
         int,

@@ -70,12 +70,12 @@ def check_sweep(sweep: Mapping[str, SweepValues], sample: Sample | None) -> None
         else:
             rows *= len(_listed(field, values))
         if sample is None and rows > ELEMENTS_MAX:
-            raise SweepError("sweep", f"has more than {ELEMENTS_MAX} combinations; say `sample` to draw some of them")
+            raise SweepError("sweep", f"has more than {ELEMENTS_MAX} combinations; set `sample` to draw some of them")
 
 
 def _check_span(field: str, span: Span, sample: Sample | None) -> None:
     if sample is None:
-        raise SweepError(field, "min and max have no end of values between them: say `sample`, or list the values")
+        raise SweepError(field, "a range from min to max has infinitely many values: set `sample`, or list the values")
     if not (math.isfinite(span.min) and math.isfinite(span.max) and span.min < span.max):
         raise SweepError(field, f"expected min below max, not {span.min} and {span.max}")
     if span.log and span.min <= 0:
@@ -94,7 +94,7 @@ def _listed(field: str, values: "tuple[Value, ...] | str") -> "tuple[Value, ...]
         raise SweepError(field, f"expected a list, or whole numbers such as 1..5, not {values[:40]!r}")
     numbers = range(int(matched[1]), int(matched[2]) + 1, max(1, int(matched[3] or 1)))
     if matched[3] is not None and int(matched[3]) < 1:
-        raise SweepError(field, f"{values}: a step is 1 or more")
+        raise SweepError(field, f"{values}: the step must be 1 or more")
     if int(matched[2]) - int(matched[1]) >= 2**62 or not 1 <= len(numbers) <= VALUES_MAX:
         raise SweepError(field, f"{values} has {len(numbers)} values: expected 1 to {VALUES_MAX}")
     return numbers

@@ -79,9 +79,9 @@ NAMES = Allowance.__struct_fields__
 def beyond(spec: JobSpec, allowance: Allowance, *, priority: int | None = None) -> tuple[str, str] | None:
     """The field, and the reason, for which a tenant may not have this job; None: it may."""
     if (priority := spec.priority if priority is None else priority) > allowance.priority_max:
-        return "priority", f"{priority} is more than the {allowance.priority_max} that this tenant may ask for"
+        return "priority", f"{priority} is more than this tenant's maximum of {allowance.priority_max}"
     if not spec.preemptible and not allowance.may_be_unpreemptible:
-        return "preemptible", "this tenant's jobs may all be pre-empted; an administrator can allow others"
+        return "preemptible", "this tenant's jobs must be preemptible; an administrator can allow exceptions"
     if (reason := idling.refusal(spec, allowance.idle_seconds_max)) is not None:
         return "idle_stop", reason
     return None
@@ -91,7 +91,7 @@ def full(use: Use, allowance: Allowance, *, spec_bytes: int, jobs: int = 1) -> s
     """The limit that so many more jobs, of that size together, would break, in words; None: there is room."""
     if use.jobs + jobs > allowance.jobs_open_max:
         more = f", and these are {jobs} more" if jobs > 1 else ""
-        return f"jobs_open_max: {use.jobs} jobs of this tenant wait or run, {allowance.jobs_open_max} may{more}"
+        return f"jobs_open_max: {use.jobs} jobs of this tenant wait or run, of at most {allowance.jobs_open_max}{more}"
     if use.spec_bytes + spec_bytes > allowance.spec_bytes_max:
         return (
             f"spec_bytes_max: the specifications of this tenant's jobs that wait or run have {use.spec_bytes} bytes,"

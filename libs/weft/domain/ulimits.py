@@ -38,7 +38,7 @@ class Ulimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     def __post_init__(self) -> None:
         for name, number in self.numbers.items():
             if number > BYTES_MAX:
-                raise ValueError(f"{name} {getattr(self, name)} is more than {BYTES_MAX}: say {UNLIMITED}")
+                raise ValueError(f"{name} {getattr(self, name)} is more than {BYTES_MAX}: use {UNLIMITED}")
 
     @property
     def numbers(self) -> dict[str, int]:

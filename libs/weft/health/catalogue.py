@@ -102,9 +102,7 @@ LEVELS: Mapping[str, Verdict] = {
     THROTTLED: _suspect("its hardware slows it down again and again"),
     HOT: _suspect("it is so hot that it is about to slow down"),
     ECC_CORRECTED: _suspect("its memory has many errors, which were corrected"),
-    ROWS_REMAPPED: Verdict(
-        state=HealthState.BROKEN, words="more rows of its memory were remapped than is sound", resets=True
-    ),
+    ROWS_REMAPPED: Verdict(state=HealthState.BROKEN, words="too many rows of its memory were remapped", resets=True),
     PCIE_SLOW: _suspect("its PCIe link is narrower or slower than it was"),
     PCIE_REPLAYS: _suspect("its PCIe link sends many packets again"),
     LINKS_DOWN: _suspect("an NVLink that it had is down"),

@@ -151,7 +151,7 @@ class QueueRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     array: Annotated[
         str, Meta(description="The id of the array that the row stands for; `id` is its first element.")
     ] = ""
-    elements: Annotated[dict[str, int], Meta(description="Of that array, how many elements are in each state.")] = {}
+    elements: Annotated[dict[str, int], Meta(description="Number of elements of that array in each state.")] = {}
 
 
 class QueueView(Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ Url = Annotated[
     Meta(
         max_length=URL_MAX,
         pattern=URL_PATTERN,
-        description="Of http or https, without a user, a password or a fragment; or `mailto:` and an address.",
+        description="URL of http or https, without a user, a password or a fragment; or `mailto:` and an address.",
     ),
 ]
 EventName = Annotated[str, Meta(pattern=EVENT_PATTERN)]

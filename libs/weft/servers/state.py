@@ -34,7 +34,7 @@ def read_state(home: Path) -> ServersState:
     except FileNotFoundError:
         return ServersState()
     except msgspec.DecodeError as error:
-        raise ServerFailedError(f"{path} is not what weft wrote: {error}") from error
+        raise ServerFailedError(f"{path} is damaged, or was not written by weft: {error}") from error
 
 
 def write_state(home: Path, state: ServersState) -> None:

@@ -1,9 +1,9 @@
 """Weft's own rule: the fewest replicas, with the least share, that keep the objective at the rate to be ready for.
 
-Up at once: first larger shares, since they act in milliseconds; then replicas. Down slowly, and only to a size that
-would have kept the objective at the highest rate of the last minutes. Replicas that start count as there, so that
-nothing is asked for twice. While no router reports, or soon after a restart, nothing shrinks. docs/serving.md has the
-rule in one page.
+It scales up at once: first with larger shares, which act in milliseconds, then with replicas. It scales down slowly,
+and only to a size that would have kept the objective at the highest rate of the last minutes. Starting replicas count
+as present, so that none is requested twice. While no router reports, or soon after a restart, nothing shrinks.
+docs/serving.md has the rule in one page.
 """
 
 from collections import deque
@@ -19,19 +19,19 @@ from weft.serving.starts import LATE, StartTimes
 from weft.serving.tokens import KV_FULL, is_full, kv_used
 
 SHORT_SECONDS = 5.0  # replicas that are missing for so long have no GPU
-SETTLED_SECONDS = 10.0  # after a replica became ready: until then, late requests say nothing of the size
-TOLD_AGAIN_SECONDS = 10.0  # between two computations of what cannot be kept
+SETTLED_SECONDS = 10.0  # after a replica became ready; until then late requests do not count against the size
+TOLD_AGAIN_SECONDS = 10.0  # between two checks whether the objective is reachable
 RESERVE_KEPT = 0.9  # a reserve is not made smaller for less
-TURNED_SECONDS = 3600.0  # a change of mind so long ago no longer makes the next one slower
+TURNED_SECONDS = 3600.0  # a reversal older than this no longer slows the next one
 SEEN_SECONDS = 1.5  # from the beginning of a burst until more replicas are asked for
 FAILED_SIZES_MAX = 32
 TURNS_MAX = 16
-REGRET_SECONDS = 300.0  # what is asked for again so soon after was given up too soon
+REGRET_SECONDS = 300.0  # replicas requested again within this time were given up too early
 WAIT_SECONDS = 4.0  # stands for the latency of a service without an objective
 
 
 class PredictiveAutoscaler:
-    """As `Autoscaler`. `start`: seconds that a start takes, as far as the workload tells; `day`: how long a day is."""
+    """An `Autoscaler`. `start`: expected seconds of a start, from the workload; `day`: length of a day in seconds."""
 
     def __init__(
         self,
@@ -62,13 +62,13 @@ class PredictiveAutoscaler:
 
     @property
     def _hold(self) -> float:
-        """How long a size is kept before it shrinks."""
+        """Seconds for which a size is kept before it shrinks."""
         rules = self._rules
         return min(rules.hold_most, max(rules.hold_least, rules.hold_starts * self.starts.seconds))
 
     @property
     def _loan_hold(self) -> float:
-        """How long borrowed replicas are kept: they are missed elsewhere."""
+        """Seconds for which borrowed replicas are kept; shorter, as their lenders need the GPUs."""
         rules = self._rules
         return min(self._hold, max(rules.loan_least, rules.loan_starts * self.starts.seconds))
 
@@ -96,8 +96,8 @@ class PredictiveAutoscaler:
         return self._told(sized, load, there)
 
     def predicted(self, replicas: int) -> float | None:
-        """Seconds within which the objective's percentile of requests is answered at the present rate by so many
-        replicas; None: not known, or they are too few for any."""
+        """Seconds within which the objective's percentile of requests is answered at the present rate by this number of
+        replicas; None if unknown, or if they are too few for any latency."""
         return self.capacity.predicted(replicas, self.demand.rate)
 
     # up
@@ -110,7 +110,7 @@ class PredictiveAutoscaler:
         if self._asleep:
             self._asleep = False
             self._woken.append(load.at)
-        sentence = f"{wanted} → {need}: {load.queued} requests wait and no replica is there"
+        sentence = f"{wanted} → {need}: {load.queued} requests wait and no replica is running"
         cause = _cause(sentence, {**self._numbers(need), "queued": float(load.queued)})
         return self._told(Sized(replicas=need, cause=cause), load, [])
 
@@ -129,7 +129,7 @@ class PredictiveAutoscaler:
         alarm = self._alarm(load)
         settled = self._is_settled(load, there, starting)
         if alarm and settled and have:
-            # What is late now came with the highest rate of the last minute, not with what is left of it.
+            # Requests that are late now came at the highest rate of the last minute, not at the present one.
             highest = max(self.demand.peak(rules.regret, at=load.at), self.demand.windows.rate(rules.alarm_window))
             self._failed.append((load.at, have, highest))
         if not self.capacity.known:
@@ -137,7 +137,7 @@ class PredictiveAutoscaler:
         trouble = alarm or self.demand.burst
         aim = rules.aim + (1.0 - rules.aim) * self.demand.unsure
         ready = len(there) - len(starting)
-        # Whether those that are there suffice takes one computation; how many would, takes several.
+        # Checking if the present replicas suffice takes one computation; the number that would takes several.
         reserve = self._reserve(share, load.at)
         suffice = not trouble and have >= max(1, reserve) and self.capacity.fits(have, rate, share=share, aim=aim)
         need = have if suffice else max(reserve, self._needed(rate, share, aim))
@@ -146,7 +146,7 @@ class PredictiveAutoscaler:
         larger = None
         short = need > have or (alarm and settled)
         if short and share is not None and (most := self._share_bound(load.at)) > share:
-            # In a burst all of it: it may rise further, costs little for a minute, and replicas take far longer.
+            # In a burst use the whole share: the burst may grow, and replicas take far longer to start.
             larger = most if trouble else self._larger(have, rate, share, most, aim)
             need = max(self._needed(rate, larger, aim), self._reserve(larger, load.at))
             if trouble:
@@ -170,8 +170,8 @@ class PredictiveAutoscaler:
     def _more_unknown(
         self, load: ServiceLoad, wanted: int, have: int, late: int, share: int | None, *, alarm: bool
     ) -> Sized | None:
-        """No request was answered yet, so that nothing is known of their times: by how many there are at once; twice as
-        many as there are, at most, and no more until those have had the time to start."""
+        """Replicas to add while no request was answered and latencies are unknown: enough for the concurrent requests,
+        at most double, and no more until those have had time to start."""
         at_once = load.in_flight + load.queued
         waits_long = load.oldest_wait > (self._goal.latency or WAIT_SECONDS) / 4.0
         need = ceil(at_once / (self._rules.busy_most * self._goal.concurrency)) if waits_long else 0
@@ -187,10 +187,10 @@ class PredictiveAutoscaler:
         if replicas <= wanted or need <= have:
             return None
         self._grew_at = load.at
-        return Sized(replicas=replicas, cause=_cause(f"{wanted} → {replicas}: {at_once} requests at once", {}))
+        return Sized(replicas=replicas, cause=_cause(f"{wanted} → {replicas}: {at_once} concurrent requests", {}))
 
     def _needed(self, rate: float, share: int | None, aim: float | None = None) -> int:
-        """The replicas for that rate, as many as may be; none for no requests."""
+        """The replicas for that rate, within the maximum; 0 without requests."""
         if not self.capacity.known:
             return 1 if rate * max(self.starts.seconds, self._rules.window) >= 1.0 else 0
         if rate * max(self.starts.seconds, self._rules.window) < 0.5:
@@ -198,16 +198,16 @@ class PredictiveAutoscaler:
         return self.capacity.need(rate, share=share, aim=self._rules.aim if aim is None else aim, most=self._goal.most)
 
     def _reserve(self, share: int | None, at: float) -> int:
-        """The replicas that are kept for the bursts to come, those for the usual rate included. A service that gets no
-        requests keeps none: its size would go to its minimum and come back for ever."""
+        """The replicas that are kept for the bursts to come, those for the usual rate included. A service without
+        requests keeps none: its size would swing between its minimum and the reserve."""
         if self._goal.latency is None or self._rules.reserve <= 0.0 or self._is_quiet(at):
             return 0
         if share is not None and self._goal.share_most is not None:
-            share = max(share, self._share_bound(at))  # it is raised faster than a burst comes
+            share = max(share, self._share_bound(at))  # the share grows faster than a burst
         each = self.capacity.each(share)
         if each <= 0.0:
             return 0
-        # What comes in the last seconds of a start waits, and is still in time.
+        # Requests of the last seconds of a start wait, and are still answered in time.
         late = max(1.0, self.starts.usual + SEEN_SECONDS - max(0.0, self._goal.latency - self._goal.concurrency / each))
         allowed = self._rules.reserve * (1.0 - self._goal.percentile / 100.0)
         most = self.demand.bursts.headroom(at, late=late, allowed=allowed) * self.demand.calm / each
@@ -216,8 +216,8 @@ class PredictiveAutoscaler:
         return self._reserved
 
     def _backlog(self, load: ServiceLoad, share: int | None, ready: int) -> int:
-        """The replicas beyond those for the rate that answer what waits, once they are ready: what waits now, and what
-        the `ready` ones cannot answer until then."""
+        """Extra replicas that answer the backlog once they are ready: the requests that wait now, and those that the
+        `ready` replicas cannot answer until then."""
         each = self.capacity.each(share)
         if each <= 0.0:
             return 0
@@ -227,7 +227,7 @@ class PredictiveAutoscaler:
         return min(REPLICAS_MAX, int(waits / (each * within)))
 
     def _larger(self, have: int, rate: float, share: int, most: int, aim: float) -> int:
-        """The least share with which the replicas that are there suffice; the largest if none does."""
+        """The smallest share with which the present replicas suffice; the largest if none does."""
         step = self._rules.share_step
         for larger in range(share + step, most, step):
             if have > 0 and self.capacity.fits(have, rate, share=larger, aim=aim):
@@ -251,7 +251,7 @@ class PredictiveAutoscaler:
         return bad >= rules.alarm_least + usual + rules.alarm_deviations * sqrt(usual)
 
     def _is_settled(self, load: ServiceLoad, there: list[ReplicaLoad], starting: list[ReplicaLoad]) -> bool:
-        """Has the size been as it is for long enough to judge it?"""
+        """True if the size has been constant for long enough to judge it."""
         if len(there) < load.wanted or any(not self._is_late(one, load.at) for one in starting):
             return False
         newest = max((one.ready_at for one in there if one.ready_at is not None), default=-inf)
@@ -310,12 +310,12 @@ class PredictiveAutoscaler:
         return Sized(replicas=wanted, share=less, cause=_cause(sentence, self._numbers(wanted)))
 
     def _withdrawn(self, load: ServiceLoad, wanted: int, there: int, share: int | None) -> Sized | None:
-        """Replicas that were asked for and have no GPU yet are not waited for when they are needed no longer. Twice as
-        long for each time in the last hour that they were asked for again soon after."""
+        """Withdraw requested replicas without a GPU once they have not been needed for a while. The while doubles for
+        each time in the last hour that they were requested again soon after."""
         lately = min(self._rules.hold_most, self._rules.window / 2 * 2 ** _lately(self._regretted, load.at))
         if load.at < max(self._firm_from, self._grew_at + lately) or not self.capacity.known:
             return None
-        # As `_more` counts them, at the highest rate lately: what is withdrawn must not be asked for again at once.
+        # Counted as in `_more`, at the highest recent rate: withdrawn replicas must not be requested again at once.
         rate = self.demand.peak(lately, at=load.at)
         need = max(self._needed(rate, share), self._reserve(share, load.at))
         need += min(need, self._backlog(load, share, there))
@@ -334,7 +334,7 @@ class PredictiveAutoscaler:
         return self.capacity.fits(replicas, rate, share=share, aim=self._rules.down_aim)
 
     def _too_few(self, rate: float, at: float) -> int:
-        """The most replicas with which requests were late lately, at such a rate."""
+        """The largest number of replicas with which requests were late recently at such a rate."""
         remembered = self._rules.remembered
         return max(
             (had for when, had, then in self._failed if at - when < remembered and rate >= 0.9 * then), default=0
@@ -345,8 +345,8 @@ class PredictiveAutoscaler:
         return not busy and not self._needed(self.demand.foreseen, None) and self._is_quiet(load.at)
 
     def _is_quiet(self, at: float) -> bool:
-        """Has no request come for long enough? Twice as long for each time in the last hour that the service had gone
-        to zero too soon, so that one request every few minutes does not start a replica each time."""
+        """True if no request came for long enough. The time doubles for each time in the last hour that the service
+        went to zero too early, so that one request every few minutes does not start a replica each time."""
         rules = self._rules
         least = max(rules.idle_least, rules.idle_starts * self.starts.seconds)
         quiet: float = min(rules.idle_most, least * 2 ** _lately(self._woken, at))
@@ -359,7 +359,8 @@ class PredictiveAutoscaler:
     # shares
 
     def _share_now(self, there: list[ReplicaLoad], at: float) -> int | None:
-        """The share that every replica has. A larger one that was asked for and is not given bounds it for a while."""
+        """The share of every replica. A larger share that was requested and not granted is not requested again for a
+        while."""
         if not self._rules.shares or self._goal.share is None or self._goal.share_most is None:
             return None
         share = min((one.share for one in there if one.share is not None), default=self._goal.share)
@@ -423,12 +424,12 @@ class PredictiveAutoscaler:
         rate = self.demand.rate
         if not capacity.fits(goal.most, rate, share=share, aim=1.0):
             bears = capacity.bears(goal.most, share=share, aim=1.0)
-            return f"{rate:.3g} requests a second come; {goal.most} replicas, its maximum, bear {bears:.3g}"
+            return f"it receives {rate:.3g} requests/s; its maximum of {goal.most} replicas can serve {bears:.3g}/s"
         if goal.rate is not None and not capacity.fits(goal.most, goal.rate, share=share, aim=1.0):
             bears = capacity.bears(goal.most, share=share, aim=1.0)
             return (
-                f"at {goal.rate:g} requests a second, the rate of its objective, {goal.most} replicas, its maximum, "
-                f"do not suffice: they bear {bears:.3g}"
+                f"its objective is {goal.rate:g} requests/s; its maximum of {goal.most} replicas"
+                f" can serve {bears:.3g}/s"
             )
         return ""
 

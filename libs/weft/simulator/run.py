@@ -38,7 +38,7 @@ def simulate(
     Raises ValueError if a job asks for more than the cluster has, or a setting makes no sense.
     """
     if partitioning is not None and policy.placing.moves == ALWAYS:
-        raise ValueError(f"placement: {policy.placement} places running jobs anew, which a partition does not allow")
+        raise ValueError(f"placement: {policy.placement} moves running jobs, which a partition does not allow")
     _check_fits(workload, cluster)
     return Simulation(
         workload,

@@ -91,7 +91,7 @@ def _asked(state: TunerState, trial: Trial, job: Job, now: float) -> Moved:
         return _failed(state, trial, job, now)  # it ended with that size, and went back
     if now - trial.asked_at < ROOM_SECONDS:
         return Moved(state=state)
-    return undo(state, trial, job, f"there was no room for it in {ROOM_SECONDS:.0f} s", now, in_vain_too=False)
+    return undo(state, trial, job, f"no room was free for it within {ROOM_SECONDS:.0f} s", now, in_vain_too=False)
 
 
 def _verified(state: TunerState, trial: Trial, job: Job, window: JobWindow | None, now: float) -> Moved:

@@ -31,7 +31,7 @@ def suggested(case: Case) -> Finding | None:
     return Finding(
         code="outscale",
         job_id=case.job.id,
-        sentence=f"one more {role} of {case.job.name} might help; more for its replicas is not free or brings no gain: "
+        sentence=f"one more {role} of {case.job.name} might help; its replicas cannot get more, or would gain nothing: "
         + case.stood.reading.sentence,
         numbers={**case.stood.reading.numbers, "have": float(have)},
     )

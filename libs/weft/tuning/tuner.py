@@ -130,7 +130,7 @@ def relieve(state: TunerState, job: Job, ranks: Sequence[Allocation]) -> Moved:
     role = job.spec.roles[first.role]
     sentence = (
         f"{first.role} rank {first.rank} with {size_text(first.memory)} of memory needs more: "
-        f"it has the {role.memory} again that it asked for"
+        f"it gets back the {role.memory} that it asked for"
     )
     cause = Cause(code=CauseCode.ROLLED_BACK, sentence=sentence, numbers={"memory_before": float(first.memory)})
     asked = tuple(RankTuning(rank=rank.rank, memory=job.spec.roles[rank.role].memory_bytes) for rank in ranks)

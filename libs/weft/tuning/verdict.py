@@ -76,7 +76,7 @@ def read(window: Window, peers_step: float | None = None) -> Reading:
     """The bottleneck of this rank, apart from other ranks."""
     if window.samples < SAMPLES_MIN or window.cpus_used is None:
         sentence = (
-            f"only {window.samples} samples were heard" if window.samples < SAMPLES_MIN else "its CPU is not told"
+            f"only {window.samples} samples arrived" if window.samples < SAMPLES_MIN else "its CPU use is not reported"
         )
         return Reading(code=Verdict.UNKNOWN, sentence=sentence, numbers={"samples": float(window.samples)})
     return next(found for test in TESTS if (found := test(window, peers_step)) is not None)
@@ -94,7 +94,7 @@ def failing_memory(window: Window, _: float | None) -> Reading | None:
     numbers = _told(
         memory_part=part, failures_rate=rate, major_faults_rate=faults, pressure=pressure, oom_kills=window.oom_kills
     )
-    often = f"meets its memory limit {rate:.0f} times" if rate else f"reads {faults:.0f} pages that did not fit again"
+    often = f"reaches its memory limit {rate:.0f} times" if rate else f"reads {faults:.0f} evicted pages again"
     sentence = f"{often} a second{_of_memory(window)}"
     return Reading(code=Verdict.MEMORY_BOUND, sentence=sentence, numbers=numbers, weight=1.0)
 

@@ -61,9 +61,11 @@ def _asked(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m weftd.executor.beside", description=__doc__)
     parser.add_argument("name", help="name of the process; one of each name runs on a host")
     parser.add_argument("--network", choices=("host", "none"), default="host")
-    parser.add_argument("--passwords", metavar="FILE", help="lines USER:PASSWORD, of which WEFT_NATS_USER's is given")
     parser.add_argument(
-        "--address-into", metavar="VARIABLE", help="gets the host's address in the swarm if it is empty"
+        "--passwords", metavar="FILE", help="file of lines USER:PASSWORD; the line of WEFT_NATS_USER is used"
+    )
+    parser.add_argument(
+        "--address-into", metavar="VARIABLE", help="file that gets the host's address in the swarm if it is empty"
     )
     parser.add_argument("command", nargs="+", metavar="-- COMMAND")
     return parser.parse_args(words)
@@ -93,7 +95,7 @@ def give_password(passwords: Path, environment: Mapping[str, str]) -> None:
     """Write the password of WEFT_NATS_USER into WEFT_NATS_PASSWORD_FILE, for this user alone. Raises BesideError."""
     user, target = environment.get("WEFT_NATS_USER", ""), environment.get("WEFT_NATS_PASSWORD_FILE", "")
     if not user or not target:
-        raise BesideError("--passwords: WEFT_NATS_USER and WEFT_NATS_PASSWORD_FILE are to be set")
+        raise BesideError("--passwords: WEFT_NATS_USER and WEFT_NATS_PASSWORD_FILE must be set")
     known = dict(line.split(":", 1) for line in passwords.read_text().splitlines() if ":" in line)
     if not known.get(user):
         raise BesideError(f"{passwords} has no password for {user}: is this host in `weft setup --nodes`?")

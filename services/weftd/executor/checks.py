@@ -93,12 +93,14 @@ async def _limits(settings: ExecutorSettings) -> Check:
     if settings.runtime == "docker":
         return await _engine()
     if not settings.cgroups:
-        return warning("limits", "EXECUTOR_CGROUPS is off: jobs are held to no CPUs and no memory", "set it to true")
+        return warning(
+            "limits", "EXECUTOR_CGROUPS is off: CPU and memory limits of jobs are not enforced", "set it to true"
+        )
     missing = find_cgroups(f"{settings.node_id}-doctor").not_enforced
     if missing:
-        sentence = f"control groups cannot be written: jobs are not held to their {listed(missing)}"
+        sentence = f"control groups cannot be written: Weft does not enforce for jobs: {listed(missing)}"
         return warning("limits", sentence, "run the executor as root, or in a group that is delegated to it")
-    return fine("limits", "jobs are held to their CPUs and memory by control groups")
+    return fine("limits", "control groups enforce the CPU and memory limits of jobs")
 
 
 async def _engine() -> Check:
@@ -117,13 +119,11 @@ async def _engine() -> Check:
 
 async def _shares(settings: ExecutorSettings) -> Check:
     if settings.shares == TIME_SLICE:
-        return warning(
-            "shares", "EXECUTOR_SHARES is time-slice: jobs are not held to shares of a GPU", "set it to auto"
-        )
+        return warning("shares", "EXECUTOR_SHARES is time-slice: shares of a GPU are not enforced", "set it to auto")
     built = await asyncio.to_thread(build, HOOK_LIBRARY)
     if isinstance(built, NotBuilt):
-        return warning("shares", f"jobs are not held to shares of a GPU: {built.reason}", "install a C compiler")
-    return fine("shares", "jobs can be held to their shares of a GPU")
+        return warning("shares", f"shares of a GPU are not enforced: {built.reason}", "install a C compiler")
+    return fine("shares", "shares of a GPU are enforced")
 
 
 async def _nats(settings: ExecutorSettings) -> Check:

@@ -286,7 +286,7 @@ async def _stop_jobs(agent: Agent) -> None:
         async with asyncio.timeout(STOP_SECONDS_MAX):
             await agent.stop_all()
     except (TimeoutError, RuntimeUnavailableError):
-        logger.warning("left while some runs had not ended; the next executor finds them")
+        logger.warning("this executor stops while some runs have not ended; the next one finds them")
         return
     with suppress(TimeoutError, RuntimeUnavailableError):  # The next executor reports them.
         async with asyncio.timeout(LEAVE_SECONDS_MAX):

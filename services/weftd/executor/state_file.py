@@ -121,7 +121,7 @@ class DiskStateFile:
             if self._leave is not None and self.memory.synced_at is not None:
                 self._leave.renew(self.memory.synced_at)
         except OSError as error:
-            logger.warning("cannot tell the guard and the shells of runs of the last good sync: %s", error)
+            logger.warning("cannot report the last good sync to the guard and the shims of runs: %s", error)
 
     def _keep(self, *, sync: bool) -> None:
         """Write the memory. A full disk must not prevent an executor from starting and ending runs."""
@@ -144,7 +144,7 @@ class DiskStateFile:
         try:
             self._spare.write(spared)
         except OSError as error:
-            logger.warning("cannot keep which runs were told to stop: %s", error)
+            logger.warning("cannot record which runs were asked to stop: %s", error)
         else:
             self._spared = stops
 

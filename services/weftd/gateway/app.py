@@ -1,7 +1,7 @@
-"""The HTTP application: the table of operations, the callers of each, and every error as one shape.
+"""The HTTP application: the table of operations, the check of callers, and one form of errors.
 
 Changes that only administrators may make, and those of secrets and webhooks, go into the audit log. An act is written
-before it is done, so that none is done that could not be written.
+before it is executed, so that no act is missing in the log.
 """
 
 import logging
@@ -96,7 +96,7 @@ def _is_audited(route: Route[Any]) -> bool:
 
 
 async def _audited(call: Call[Q], route: Route[Q]) -> web.StreamResponse:
-    """Write what is asked for, then do it. Raises StoreUnavailableError: then nothing was done."""
+    """Write the act to the log, then execute it. After StoreUnavailableError nothing was executed."""
     auditing, request = call.gateway.auditing, call.request
     auditing.count(call.who)
     actor, act = auditing.actor(request, call.who), f"{request.method} {request.path_qs}"[:ACT_CHARACTERS]
@@ -145,7 +145,9 @@ def _refusal_of(gateway: Gateway, request: web.Request, error: Exception) -> web
         case _:
             reference = gateway.characters(REFERENCE_CHARACTERS)
             logger.error("%s %s failed", request.method, request.path, exc_info=error, extra={"reference": reference})
-            return _refusal(RejectedError(500, "", f"a mistake of the gateway; its log has it under {reference}"))
+            return _refusal(
+                RejectedError(500, "", f"an error in the gateway; its log has the details under {reference}")
+            )
 
 
 def _refusal(error: RejectedError) -> web.Response:
@@ -153,15 +155,15 @@ def _refusal(error: RejectedError) -> web.Response:
 
 
 def _of_aiohttp(request: web.Request, error: web.HTTPException) -> web.Response:
-    """The server's own refusals: an unknown path, a method that the path does not have."""
+    """Refusals of the HTTP server itself: an unknown path or method."""
     match error:
         case web.HTTPNotFound():
             return _refusal(
-                RejectedError(404, "", f"there is no {request.path[:200]}; GET /v1/openapi.json shows what there is")
+                RejectedError(404, "", f"there is no {request.path[:200]}; GET /v1/openapi.json lists the paths")
             )
         case web.HTTPMethodNotAllowed():
             allowed = ", ".join(sorted(error.allowed_methods))
-            refusal = _refusal(RejectedError(405, "", f"{request.method} is not possible here; {allowed} is"))
+            refusal = _refusal(RejectedError(405, "", f"{request.method} is not allowed here; allowed: {allowed}"))
             refusal.headers["Allow"] = allowed
             return refusal
         case _:

@@ -30,18 +30,18 @@ from weftd.gateway.secret_provider import held, not_there
 from weftd.gateway.sessions.runs import ANSWER_SECONDS_MAX, placements
 
 FIELD = "from_checkpoint"
-NODES_MAX = 64  # from which one checkpoint is put together
+NODES_MAX = 64  # nodes from which one checkpoint is collected
 STEPS_SHOWN_MAX = 5
 SUBMIT_SECONDS_MAX = 20.0  # for all nodes that are asked while a job is submitted
 
 
 class _SilentNodeError(Exception):
-    """A node that has a part of the checkpoint does not answer, or refuses: a sentence."""
+    """A node with a part of the checkpoint does not answer, or refuses; the text says which."""
 
 
 async def with_source(store: GatewayStore, bus: Bus, tenant: str, spec: JobSpec) -> JobSpec:
-    """The specification with the id of the job whose checkpoint it names. Raises RejectedError if there is none: a job
-    of another tenant is as one that is not there."""
+    """The specification with the id of the job whose checkpoint it names. Raises RejectedError if there is none; a job
+    of another tenant counts as missing."""
     if spec.from_checkpoint is None:
         return spec
     name, colon, step = spec.from_checkpoint.partition(":")
@@ -106,7 +106,7 @@ async def _check_there(bus: Bus, job: Job, nodes: tuple[str, ...], step: str, *,
     if steps:
         shown = listed(tuple(steps), STEPS_SHOWN_MAX)
         raise RejectedError(404, FIELD, f"{name} has no checkpoint of step {step}; it has {shown}")
-    why = f" on {listed(nodes, STEPS_SHOWN_MAX)}" if nodes else f": it is {job.state}, and was on no node yet"
+    why = f" on {listed(nodes, STEPS_SHOWN_MAX)}" if nodes else f": it is {job.state}, and no node has run it yet"
     raise RejectedError(404, FIELD, f"{name} has no files in WEFT_CHECKPOINT_DIR{why}")
 
 

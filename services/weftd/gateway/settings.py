@@ -23,7 +23,8 @@ Bound = Annotated[int, Meta(ge=0, le=LIMIT_MAX)]
 
 
 class MailTls(Enum):
-    """How mail is encrypted on its way to the server: after a word in clear, from the first byte, or not at all."""
+    """Encryption of mail on its way to the server: after a greeting in clear (STARTTLS), from the first byte, or
+    none."""
 
     STARTTLS = "starttls"
     TLS = "tls"
@@ -31,7 +32,7 @@ class MailTls(Enum):
 
 
 class MailSettings(Struct, frozen=True, kw_only=True):
-    """The server that takes mail to tenants. Without a host, a sender and a domain no mail is sent."""
+    """The mail server. Without a host, a sender and a domain Weft sends no mail."""
 
     mail_host: str = ""
     mail_port: Annotated[int, Meta(ge=1, le=65535)] = 587
@@ -40,20 +41,22 @@ class MailSettings(Struct, frozen=True, kw_only=True):
     mail_user: str = ""
     mail_password_file: str = ""
     mail_from: str = ""
-    mail_domains: tuple[str, ...] = ()  # to which mail may be sent, such as example.org
-    mail_seconds: Annotated[float, Meta(ge=1)] = 60.0  # from one mail to an address to the next
+    mail_domains: tuple[str, ...] = ()  # domains to which mail may be sent, such as example.org
+    mail_seconds: Annotated[float, Meta(ge=1)] = 60.0  # between two mails to one address
 
     def __post_init__(self) -> None:
         together = (self.mail_host, self.mail_from, self.mail_domains)
         if any(together) and not all(together):
-            raise ValueError("GATEWAY_MAIL_HOST, GATEWAY_MAIL_FROM and GATEWAY_MAIL_DOMAINS come together")
+            raise ValueError("GATEWAY_MAIL_HOST, GATEWAY_MAIL_FROM and GATEWAY_MAIL_DOMAINS must be set together")
         if self.mail_from and not domain_of(self.mail_from):
             raise ValueError(f"GATEWAY_MAIL_FROM: {self.mail_from} is no address such as weft@example.org")
         for domain in self.mail_domains:
             if domain_of(f"any@{domain}") != domain:
                 raise ValueError(f"GATEWAY_MAIL_DOMAINS: {domain} is no domain in lower case such as example.org")
         if bool(self.mail_user) != bool(self.mail_password_file):
-            raise ValueError("GATEWAY_MAIL_USER and GATEWAY_MAIL_PASSWORD_FILE: a user and its password come together")
+            raise ValueError(
+                "GATEWAY_MAIL_USER and GATEWAY_MAIL_PASSWORD_FILE: a user and its password must be set together"
+            )
         if self.mail_user and self.mail_tls == MailTls.NONE:
             raise ValueError("GATEWAY_MAIL_TLS: with none the password of GATEWAY_MAIL_USER would go in clear")
 
@@ -61,7 +64,7 @@ class MailSettings(Struct, frozen=True, kw_only=True):
 class OidcSettings(Struct, frozen=True, kw_only=True):
     """The identity provider with which people sign in. Without an issuer they sign in with tokens."""
 
-    oidc_issuer: str = ""  # as the provider names itself, such as https://accounts.google.com
+    oidc_issuer: str = ""  # the name that the provider gives itself, such as https://accounts.google.com
     oidc_client_id: str = ""
     oidc_client_secret_file: str = ""
     oidc_ca_file: str = ""  # the authority that the provider's certificate is of; empty: those of the machine
@@ -69,7 +72,7 @@ class OidcSettings(Struct, frozen=True, kw_only=True):
     oidc_scopes: tuple[str, ...] = ("openid", "email", "profile")
     oidc_name_claim: str = "email"
     oidc_groups_claim: str = "groups"
-    oidc_grants: tuple[str, ...] = ()  # GROUP=TENANT:ROLE, the first that fits a person; the group `*` is everybody
+    oidc_grants: tuple[str, ...] = ()  # GROUP=TENANT:ROLE; the first that fits counts; the group `*` is everybody
 
     def __post_init__(self) -> None:
         if not self.oidc_issuer:
@@ -90,8 +93,8 @@ class OidcSettings(Struct, frozen=True, kw_only=True):
 
 class GatewaySettings(Struct, frozen=True, kw_only=True):
     """`reads` (GET) and `changes` (all else) are counted for each tenant, `refusals` (unknown tokens) for each address;
-    0 a second means no bound. `tenant_…` is what each tenant may take unless an administrator chose otherwise. With
-    `tls_cert_file` and `tls_key_file` the gateway serves HTTPS alone.
+    0 a second means no bound. `tenant_…` are limits of each tenant unless an administrator set others. With
+    `tls_cert_file` and `tls_key_file` the gateway serves only HTTPS.
     """
 
     host: str = "127.0.0.1"
@@ -111,38 +114,38 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     streams_per_tenant_max: int = 256
     sessions_max: Annotated[int, Meta(ge=0)] = 256  # shells, commands and connections of people in runs
     sessions_per_tenant_max: Annotated[int, Meta(ge=0)] = 64
-    sessions_off_pools: tuple[str, ...] = ()  # whose jobs nobody enters
+    sessions_off_pools: tuple[str, ...] = ()  # pools whose jobs allow no sessions
     reads_per_second: PerSecond = 2000.0
     reads_burst: Burst = 10_000.0
     changes_per_second: PerSecond = 2000.0
     changes_burst: Burst = 10_000.0
     tenant_processor_part: Annotated[float, Meta(ge=0, le=16)] = (
-        0.5  # of one, while other tenants are there; 0: no bound
+        0.5  # CPU share of one tenant while others are active; 0: no bound
     )
     refusals_per_second: PerSecond = 5.0
     refusals_burst: Burst = 50.0
     tokens_kept_days: Annotated[float, Meta(ge=0)] = 90.0  # after they were revoked or expired; 0: for ever
     audit_kept_days: Annotated[float, Meta(ge=0)] = 400.0  # 0: for ever; no entry of the last week is deleted
     audit_entries_max: Annotated[int, Meta(ge=0)] = 10_000_000  # 0: no bound
-    session_hours: Annotated[float, Meta(gt=0, le=24 * 366)] = 12.0  # a browser stays signed in for so long
-    code_seconds: Annotated[float, Meta(gt=0, le=3600)] = 600.0  # in which the code of a link can be used, once
+    session_hours: Annotated[float, Meta(gt=0, le=24 * 366)] = 12.0  # how long a browser stays signed in
+    code_seconds: Annotated[float, Meta(gt=0, le=3600)] = 600.0  # how long the code of a link can be used, once
     tenant_jobs_open_max: Bound = 20_000
     tenant_spec_bytes_max: Bound = 64 << 20
-    tenant_context_bytes_max: Bound = 1 << 30  # of files that went along with jobs, packed
+    tenant_context_bytes_max: Bound = 1 << 30  # size of packed files sent with jobs
     contexts_kept_days: Annotated[float, Meta(ge=0)] = 30.0  # after they were used last; 0: for ever
     tenant_images_bytes_max: Bound = 8 << 30  # in the registry
     tenant_priority_max: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 0
     tenant_may_be_unpreemptible: bool = False
-    tenant_idle_seconds_max: Annotated[int, Meta(ge=0)] = 0  # that a job may hold unused GPUs; 0: no bound
+    tenant_idle_seconds_max: Annotated[int, Meta(ge=0)] = 0  # time for which a job may hold unused GPUs; 0: no bound
     tls_cert_file: str = ""
     tls_key_file: str = ""
-    router_url: str = ""  # where the requests to services go, for people: of the router, or of what stands before it
-    registry_url: str = ""  # a registry for images, which gateways alone reach; empty: there is none
+    router_url: str = ""  # address of services for people: of the router, or of a proxy before it
+    registry_url: str = ""  # registry for images, which only gateways reach; empty: none
     registry_address: str = ""  # host:port where the engines of the nodes reach a gateway
-    prices_file: str = ""  # what a GPU costs by the hour, by model: TOML, see docs/accounting.md; empty: no costs
-    webhooks: bool = True  # tenants may have their events posted to addresses of the Internet
-    webhooks_networks: tuple[str, ...] = ()  # that webhooks may reach too, such as 10.1.0.0/16
-    webhooks_off_hours: Annotated[float, Meta(gt=0)] = 24.0  # after so long without success
+    prices_file: str = ""  # TOML file of hourly prices by GPU model, see docs/accounting.md; empty: no costs
+    webhooks: bool = True  # tenants may post events to addresses of the Internet
+    webhooks_networks: tuple[str, ...] = ()  # more networks that webhooks may reach, such as 10.1.0.0/16
+    webhooks_off_hours: Annotated[float, Meta(gt=0)] = 24.0  # switched off after this time without success
     mail: MailSettings = MailSettings()
     oidc: OidcSettings = OidcSettings()
     otlp_url: str = ""  # of a collector that takes traces by OTLP over HTTP; empty: none are sent
@@ -169,7 +172,9 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
         except ValueError as error:
             raise ValueError(f"GATEWAY_WEBHOOKS_NETWORKS: {error}") from None
         if bool(self.tls_cert_file) != bool(self.tls_key_file):
-            raise ValueError("GATEWAY_TLS_CERT_FILE and GATEWAY_TLS_KEY_FILE: a certificate and its key come together")
+            raise ValueError(
+                "GATEWAY_TLS_CERT_FILE and GATEWAY_TLS_KEY_FILE: a certificate and its key must be set together"
+            )
 
     @property
     def reads(self) -> Rate:
@@ -213,7 +218,7 @@ def _is_address(url: str) -> bool:
 
 
 def is_safe(url: str) -> bool:
-    """Return True if what is sent to the URL is encrypted, or stays on this machine."""
+    """Return True if traffic to the URL is encrypted or stays on this machine."""
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -74,7 +74,7 @@ class Submissions:
         now: Callable[[], float],
         characters: Callable[[int], str],
     ) -> None:
-        """`charge` takes seconds of the processor from a tenant's part."""
+        """`charge` takes CPU seconds from a tenant's budget."""
         self._store = store
         self._snapshots = snapshots
         self._allowances = allowances
@@ -90,8 +90,8 @@ class Submissions:
         self._characters = characters
 
     async def submit(self, who: Access, body: bytes, *, content_type: str, key: str | None) -> http.Submitted:
-        """Check a specification, store it, return when it is durable. Its tenant pays for it as for an ask, and by its
-        bytes. Raises RejectedError, StoreUnavailableError."""
+        """Check a specification, store it, return when it is durable. Its tenant pays the price of a command, and for
+        its bytes. Raises RejectedError, StoreUnavailableError."""
         self._charge(who.tenant, RECEIVED_SECONDS_PER_BYTE * len(body))
         _check_key(key)
         large = len(body) > LARGE_BYTES
@@ -182,7 +182,7 @@ class Submissions:
     async def _stored(
         self, spec: JobSpec, who: Access, key: str | None, allowance: Allowance | None
     ) -> tuple[StoredSubmission, int]:
-        """Store a job, or the elements of an array, and tell how many these are. Raises RejectedError,
+        """Store a job, or the elements of an array, and return their number. Raises RejectedError,
         TenantFullError, KeyReusedError."""
         name = self._characters(ID_CHARACTERS)
         may_be_gone = spec.all_secrets or spec.context or spec.from_checkpoint or names_registry(self._registry, spec)
@@ -261,23 +261,23 @@ def notes_on(spec: JobSpec) -> tuple[str, ...]:
     notes: list[str] = []
     if spec.preemptible and spec.kind in (Kind.NOTEBOOK, Kind.INFERENCE):
         notes.append(
-            f"this {spec.kind} can be stopped to make room for more important jobs, and what it has in memory is lost"
-            " then; it starts again as soon as there is room. A higher priority makes that less likely"
+            f"Weft may stop this {spec.kind} to make room for more important jobs. Its memory is lost then, and it"
+            " starts again as soon as there is room. A higher priority makes that less likely"
         )
     if any(role.replicas.most > role.replicas.want for role in spec.roles.values()) and (why := why_never(spec)):
-        notes.append(f"it may have more replicas than it wants, but takes no other size while it runs: {why}")
+        notes.append(f"its max is above its want, but its size cannot change while it runs: {why}")
     if how_resized(spec) is ResizeHow.RESTART and lost_seconds(spec) is None:
-        notes.append("it restarts to take another size, but writes no checkpoints: then it begins its work anew")
+        notes.append("it restarts to change its size, but writes no checkpoints, so it loses its progress then")
     elif _gains_by_checkpoints(spec):
         notes.append(
-            "it says nothing of `checkpoints`; a job that saves its work and says so waits less, gets its fair part of"
+            "it does not set `checkpoints`; a job that saves its work and sets them waits less, gets its fair share of"
             " the GPUs and moves to faster ones"
         )
     return (*notes, *_notes_on_variables(spec))
 
 
 def _gains_by_checkpoints(spec: JobSpec) -> bool:
-    """Is it a training job that may run for long on GPUs, and writes no checkpoints as far as is known?"""
+    """Return True for a training job that may run for long on GPUs and writes no known checkpoints."""
     limit = spec.time_limit_seconds
     return (
         spec.kind is Kind.TRAINING
@@ -290,12 +290,12 @@ def _gains_by_checkpoints(spec: JobSpec) -> bool:
 
 
 def _notes_on_variables(spec: JobSpec) -> list[str]:
-    """The variables that both the job and Weft set, and whose value a run finds."""
+    """Notes on variables that both the job and Weft set, with the value that a run gets."""
     own = own_values(spec)
     notes: list[str] = []
     if own.of_job:
         names, are, values = _listed(own.of_job)
-        notes.append(f"{names} {are} set by the job; Weft's {values} not used")
+        notes.append(f"{names} {are} set by the job; Weft's own {values} not used")
     if own.of_weft:
         names, are, _ = _listed(own.of_weft)
         notes.append(f"{names} {are} Weft's to set; the job's value is not used where Weft has one")
@@ -303,7 +303,7 @@ def _notes_on_variables(spec: JobSpec) -> list[str]:
 
 
 def _listed(names: tuple[str, ...]) -> tuple[str, str, str]:
-    """The names as a list that is not long, and the words that follow it."""
+    """The names as a short list, and the words that follow it."""
     shown = listed(names, _NAMES_SHOWN_MAX)
     return (shown, "is", "value is") if len(names) == 1 else (shown, "are", "values are")
 

@@ -1,7 +1,7 @@
 """Jobs left out of every decision for a while, because a decision about them ended in an exception.
 
-Without this the exception would end the reallocator, and each one that is started after it: no job in the pool would
-be tuned or scaled any more.
+Otherwise the exception would end the reallocator and each of its successors, and no job in the pool would be tuned or
+scaled any more.
 """
 
 import logging
@@ -39,7 +39,7 @@ class Quarantine:
         )
 
     def without(self, jobs: Iterable[Job]) -> list[Job]:
-        """The jobs about which decisions are made."""
+        """The jobs without those left out."""
         left_out = self._now_left_out()
         return [job for job in jobs if job.id not in left_out]
 
@@ -50,7 +50,7 @@ class Quarantine:
                 code="left-out",
                 job_id=job_id,
                 sentence=(
-                    f"{job_id} keeps what it has: a decision about it failed ({one.why}), and it is left out for"
+                    f"{job_id} keeps what it has: a decision about it failed ({one.why}), and it is skipped for"
                     f" {duration_text(ASIDE_SECONDS)}"
                 ),
             )
@@ -63,8 +63,8 @@ class Quarantine:
         return self._left_out
 
     async def done(self, beat: Callable[[], Awaitable[None]]) -> bool:
-        """Call `beat`. False: it ended in an exception that is about a job, which is left out from now on. Any other
-        exception is raised."""
+        """Call `beat`. Return False if it ended in an exception about a job, which is left out from now on. Other
+        exceptions are raised."""
         try:
             await beat()
             return True

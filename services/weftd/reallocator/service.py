@@ -1,7 +1,8 @@
-"""The reallocator's shell: samples, progress and the store's jobs go in; findings, verdicts and asks come out.
+"""I/O of the reallocator: reads samples, progress and the store's jobs; publishes findings and verdicts, and stores
+commands.
 
-Two reallocators in one pool do no harm, and no good. An ask is stored together with the tuner's state, one ask of a
-kind at a time for each job; a reallocator that finds a state which it did not store goes on from that state.
+Two reallocators in one pool do neither harm nor good. A command is stored together with the tuner's state, one command
+of a kind at a time for each job. A reallocator continues from a state that another one stored.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ from weftd.reallocator.thinking.serving import ServiceScaler
 from weftd.reallocator.thinking.sharing import ShareTuner
 
 BEAT_SECONDS = 1.0
-CLEAN_SECONDS = 600.0  # between two looks for the tuners' state of jobs that have ended
+CLEAN_SECONDS = 600.0  # between two deletions of the tuners' state of ended jobs
 
 
 async def run(
@@ -45,8 +46,8 @@ async def run(
     clock: Callable[[], float],
     planner: Partitioner = weft,
 ) -> None:
-    """Review a pool every `review_seconds`, and sooner while an ask is open, until `stop`. `planner`: for the sizes of
-    elastic jobs; benchmarks compare others with ours."""
+    """Review a pool every `review_seconds`, and sooner while a command is open, until `stop`. `planner`: planner for
+    the sizes of elastic jobs; benchmarks pass others."""
     partitioning = SizePlanner(settings.plans, planner)
     reallocator = Reallocator(
         pool=settings.pool,
@@ -141,8 +142,8 @@ class EarlyStops:
     def __init__(self, *, pool: str, bus: Bus, store: ReviewStore, registry: CollectorRegistry) -> None:
         self._asha = Asha()
         self._pool, self._bus, self._store = pool, bus, store
-        self._watched: dict[str, str] = {}  # elements that run, with the metric that is compared
-        self._newest: dict[str, tuple[int, Mapping[str, float]]] = {}  # by job: of the lowest rank that reports it
+        self._watched: dict[str, str] = {}  # running elements, with the compared metric
+        self._newest: dict[str, tuple[int, Mapping[str, float]]] = {}  # by job: that of the lowest such rank
         self._stopped = Counter("weft_reallocator_stopped_early", "Elements of sweeps stopped.", registry=registry)
 
     def hear(self, seen: ProgressSeen) -> None:
@@ -155,7 +156,7 @@ class EarlyStops:
                 self._newest[run.job_id] = (run.rank, run.progress)
 
     async def review(self, holding: Sequence[Job], now: float) -> None:
-        """Compare the elements that run at the rungs that they came to."""
+        """Compare the running elements at the rungs that they reached."""
         jobs = [job for job in holding if job.spec.early_stop is not None and job.state is JobState.RUNNING]
         self._watched = {job.id: job.spec.early_stop.metric for job in jobs if job.spec.early_stop is not None}
         self._newest = {job_id: newest for job_id, newest in self._newest.items() if job_id in self._watched}
@@ -168,11 +169,11 @@ class EarlyStops:
         try:
             for one in judged:
                 if not await self._store.reach_rung(one.reached, pool=self._pool, why=one.why, at=now):
-                    self._asha.forget_others(())  # another reallocator was there first
+                    self._asha.forget_others(())  # another reallocator stored it first
                     break
                 stopped += one.why is not None
         except StoreUnavailableError:
-            self._asha.forget_others(())  # what was not stored is judged again
+            self._asha.forget_others(())  # elements that were not stored are judged again
             raise
         finally:
             self._stopped.inc(stopped)
@@ -186,13 +187,15 @@ class ShareReview:
     ) -> None:
         self._tuner, self._pool, self._bus, self._store = tuner, pool, bus, store
         self.findings: tuple[Finding, ...] = ()
-        self._asked = Counter("weft_reallocator_shares_asked", "ShareReview asked for by their use.", registry=registry)
+        self._asked = Counter(
+            "weft_reallocator_shares_asked", "ShareReview requested because of use.", registry=registry
+        )
 
     def observe(self, sampled: NodeSampled, *, now: float) -> None:
         self._tuner.observe(sampled, now=now)
 
     async def review(self, holding: Sequence[Job], nodes: Sequence[Node], now: float) -> None:
-        """Ask for other shares of the jobs whose use calls for it."""
+        """Request other shares for jobs whose use requires it."""
         sharing = any(one.share is not None for job in holding for one in job.held)
         if not sharing:
             self.findings = ()
@@ -209,7 +212,7 @@ class ShareReview:
 
 
 class Review:
-    """One beat: read, decide, store state and asks, publish."""
+    """One review: read, decide, store state and commands, publish."""
 
     def __init__(
         self,
@@ -232,11 +235,11 @@ class Review:
         self._recalled = False
         self._looked_at = -review_seconds
         self._sizes, self._shares, self._services, self._early = sizes, shares, services, early
-        self._found = Gauge("weft_reallocator_findings", "What would have to be done now.", ["code"], registry=registry)
-        self._verdicts = Gauge("weft_reallocator_jobs", "Jobs by what holds them back.", ["verdict"], registry=registry)
-        self._asked = Counter(
-            "weft_reallocator_asked", "Changes asked for, by their cause.", ["cause"], registry=registry
+        self._found = Gauge(
+            "weft_reallocator_findings", "Findings of the reallocator, by code.", ["code"], registry=registry
         )
+        self._verdicts = Gauge("weft_reallocator_jobs", "Jobs by bottleneck.", ["verdict"], registry=registry)
+        self._asked = Counter("weft_reallocator_asked", "Requested changes, by cause.", ["cause"], registry=registry)
         refused = Gauge(
             "weft_reallocator_samples_refused", "Samples that were late, doubled or impossible.", registry=registry
         )
@@ -305,7 +308,7 @@ class Review:
             await self._bus.publish(AskStored(pool=self._core.pool))
 
     async def _store_one(self, known: Known, now: float) -> bool:
-        """Store a state, and what is asked for with it. False: the store refused the ask, and has neither."""
+        """Store a state with its command. Return False if the store refused the command; then it has neither."""
         envelope = self._envelope(known)
         if known.tune is not None:
             return await self._store.ask_tune(envelope, known.tune, at=now)

@@ -1,4 +1,4 @@
-"""The shell of the autoscaler of services: hears routers and nodes, reads services, and stores the asks that follow."""
+"""I/O of the autoscaler: receives reports of routers and nodes, reads services, and stores the resulting commands."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,8 +18,8 @@ from weftd.reallocator.thinking.serving import ServiceScaler, SizedServices
 
 SCORES_SECONDS = 30.0
 TOLD_SECONDS = 5.0  # between two updates of the metrics
-TOLD_MAX = 100  # services that have metrics of their own
-SLICE = 50  # services that are decided before other work gets its turn
+TOLD_MAX = 100  # services with their own metrics
+SLICE = 50  # services decided before other work runs
 
 
 class ServiceReview:
@@ -42,7 +42,7 @@ class ServiceReview:
         self._scored_at = self._told_at = -inf
         self.wake = asyncio.Event()
         self._asked = Counter(
-            "weft_reallocator_services_asked", "Sizes and shares asked for of services.", ["what"], registry=registry
+            "weft_reallocator_services_asked", "Sizes and shares requested for services.", ["what"], registry=registry
         )
         self._seconds = Histogram(
             "weft_reallocator_services_seconds", "How long the decision on all services took.", registry=registry
@@ -50,10 +50,10 @@ class ServiceReview:
         labels = ["job", "name"]
         self._wanted = Gauge("weft_service_replicas_wanted", "Replicas it should have.", labels, registry=registry)
         self._ready = Gauge("weft_service_replicas_ready", "Replicas that take requests.", labels, registry=registry)
-        self._rate = Gauge("weft_service_rate", "Requests a second to be ready for.", labels, registry=registry)
+        self._rate = Gauge("weft_service_rate", "Requests per second to be ready for.", labels, registry=registry)
         self._latency = Gauge(
             "weft_service_latency_predicted_seconds",
-            "Within which its percentile of requests is predicted to be answered.",
+            "Predicted latency of its percentile of requests, in seconds.",
             labels,
             registry=registry,
         )
@@ -66,7 +66,7 @@ class ServiceReview:
         self._scaler.hear_endpoints(seen, now=self._clock())
 
     async def beat(self) -> None:
-        """Read the services, decide, and ask for what follows: all sizes in one statement, all shares in another."""
+        """Read the services, decide, and store the commands: all sizes in one statement, all shares in another."""
         await self._quarantine.done(self._review)
 
     async def _review(self) -> None:

@@ -1,4 +1,4 @@
-"""The shell of the partition planner: reads the queue and the curves, plans off the event loop, and stores the asks."""
+"""I/O of the partition planner: reads the queue and the curves, plans in a thread, and stores the commands."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ from weftd.reallocator.thinking.partitioning import JOBS_MAX, RESTARTS_KEPT, Siz
 
 logger = logging.getLogger(__name__)
 
-RECALL_SECONDS = 60.0  # between two looks at what other reallocators measured
+RECALL_SECONDS = 60.0  # between two reads of costs that other reallocators measured
 COSTS_KEPT_SECONDS = 90 * 86_400.0
 
 
@@ -39,28 +39,28 @@ class Sizes:
         registry: CollectorRegistry,
         decided_about: Callable[[Iterable[Job]], list[Job]],
     ) -> None:
-        """`decided_about`: those of some jobs that are to be planned."""
+        """`decided_about`: filters jobs to those that may be planned."""
         self._partitioning, self._pool, self._mode = partitioning, pool, mode
         self._bus, self._store = bus, store
         self._decided_about = decided_about
         self._queued: dict[str, Job] = {}
         self._recalled_at = -inf
         self.findings: tuple[Finding, ...] = ()  # of the last plan
-        self._asked = Counter("weft_reallocator_sizes_asked", "Sizes asked for by the planner.", registry=registry)
+        self._asked = Counter("weft_reallocator_sizes_asked", "Sizes requested by the planner.", registry=registry)
         self._seconds = Histogram("weft_reallocator_plan_seconds", "How long a plan took.", registry=registry)
 
     def hear(self, seen: ProgressSeen, *, now: float) -> None:
-        """The first steps of jobs that restart with another size."""
+        """Note the first steps of jobs that restart with another size."""
         self._partitioning.hear(seen, now=now)
 
     async def clean(self, now: float) -> None:
-        """Delete what restarts cost long ago, and that of too many workloads."""
+        """Delete old restart costs, and those of too many workloads."""
         await self._store.forget_restart_costs(pool=self._pool, before=now - COSTS_KEPT_SECONDS, keep=RESTARTS_KEPT)
 
     async def review(
         self, holding: Sequence[Job], nodes: Sequence[Node], now: float, *, under_trial: Container[str] = ()
     ) -> None:
-        """Plan the sizes of all jobs if that is due, and ask for those that should change. Jobs `under_trial` keep
+        """Plan the sizes of all jobs if that is due, and request the changes. Jobs `under_trial` keep
         theirs."""
         self._partitioning.watch(holding)
         await self._remember(now)
@@ -106,7 +106,7 @@ class Sizes:
                 await self._bus.publish(AskStored(pool=self._pool))
 
     async def _remember(self, now: float) -> None:
-        """Store what restarts were measured to cost, and read what others stored."""
+        """Store the measured costs of restarts, and read those of others."""
         if costs := self._partitioning.unsaved:
             await self._store.save_restart_costs(costs, pool=self._pool)
             self._partitioning.saved(costs)

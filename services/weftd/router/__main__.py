@@ -35,8 +35,8 @@ from weftd.router.sockets import (
 
 logger = logging.getLogger(__name__)
 
-WORK_END_SECONDS = 5.0  # for the admission process, the relay, and the front for models
-CADDY_END_SECONDS = 2.0  # beside the time that requests have
+WORK_END_SECONDS = 5.0  # grace for the admission process, the relay, and the front for models
+CADDY_END_SECONDS = 2.0  # in addition to the time that requests have
 GARBAGE = {"GOGC": "400", "GOMEMLIMIT": "1GiB"}
 """Caddy's garbage is collected a quarter as often as Go does by itself, since a collection delays the requests of its
 moment; but not beyond that much memory."""
@@ -45,7 +45,7 @@ moment; but not beyond that much memory."""
 async def run(stop: asyncio.Event) -> None:
     settings = load(RouterSettings, prefix="ROUTER_", environ=os.environ)
     if settings.tls_cert_file:
-        server_tls(settings.tls_cert_file, settings.tls_key_file)  # said here if they do not match
+        server_tls(settings.tls_cert_file, settings.tls_key_file)  # reported here if they do not match
     caddy = found_caddy(settings.caddy)
     listening = await port_taken(settings.host, settings.port)
     port = listening.getsockname()[1]
@@ -109,7 +109,7 @@ async def run(stop: asyncio.Event) -> None:
         for task in done:
             task.result()
     except SettingsRefusedError as error:
-        raise SettingsError(f"{error} says that its settings are wrong: see above") from error
+        raise SettingsError(f"{error} reports wrong settings: see above") from error
     finally:
         listening.close()  # Caddy closes its own: no connection is left waiting
         await carrier.end(seconds=settings.drain_seconds + CADDY_END_SECONDS)
@@ -123,7 +123,7 @@ async def run(stop: asyncio.Event) -> None:
 
 
 def found_caddy(setting: str) -> str:
-    """The program. Raises SettingsError if there is none."""
+    """The path of the program. Raises SettingsError if there is none."""
     beside = Path(sysconfig.get_path("scripts")) / "caddy"
     found = shutil.which(setting) if setting else str(beside) if beside.exists() else shutil.which("caddy")
     if found is None:
@@ -133,7 +133,7 @@ def found_caddy(setting: str) -> str:
 
 
 def caddy_environment(ours: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Nothing of ours but where programs are: no proxy, no secrets, and its own files in our folder."""
+    """The environment of Caddy: only PATH from ours, no proxy, no secrets, and its own files in our folder."""
     return {"PATH": ours.get("PATH", os.defpath), "HOME": str(folder), "TMPDIR": str(folder), **GARBAGE}
 
 

@@ -1,4 +1,4 @@
-"""Admission: answers Caddy's questions, each when its request may go on, and records the ends of requests."""
+"""Admission: answers Caddy's questions, each when its request may proceed, and records the ends of requests."""
 
 import asyncio
 import logging
@@ -45,21 +45,21 @@ from weftd.router.tokens import TokenCache, TooManyGuessesError
 logger = logging.getLogger(__name__)
 
 LOOKED_UP_MAX = 256  # tokens at once
-UNKNOWN = "there is no public service here; a service of your own needs a token of its tenant"
+UNKNOWN = "no public service has this address; a service of your tenant needs its token"
 USED = "this link was used, is too old, or is for another service: `weft open` prints another"
 BY_TOKEN, BY_COOKIE = "token", "cookie"
 HELD_SLACK = 1000
 CALLS_MAX = 100_000  # at the front for models, of which no end was heard
 LEFT = 499  # the status in Caddy's log of a request whose client has left
 FOREIGN = (
-    "a page of another origin sent this request with the cookie of the person who looks at it; a program that has a"
-    " token sends it as 'Authorization: Bearer TOKEN'"
+    "a page of another origin sent this request with the cookie of its reader; a program sends its token as"
+    " 'Authorization: Bearer TOKEN'"
 )
 
 
 class Admission:
-    """`boot`: another one for each start; requests of earlier ones are none of ours. `wake` is called when a request
-    waits and no replica is there, `drained` when a replica that drains has ended its last request."""
+    """`boot`: differs at each start, to ignore requests of earlier ones. `wake` is called when a request waits without
+    a replica, `drained` when a draining replica has ended its last request."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Admission:
             self._admit(HeldQuestion(connection, question, route))
 
     def _front(self, asking: HeldQuestion) -> None:
-        """A request at the front for models, by a token alone: no page of a browser sends one by itself."""
+        """A request at the front for models, with a token only: no browser page sends one by itself."""
         question = asking.question
         asking.drops_authorization, asking.by = True, BY_TOKEN
         token = header_token(question.authorization) if question.authorization else ""
@@ -146,7 +146,8 @@ class Admission:
             self._open(asking, [token])
 
     def _let_in_front(self, asking: HeldQuestion) -> None:
-        """Its token is in force: list the models, have the model read from the body, or ask for a replica of it."""
+        """Admit a request with a valid token: list the models, have the model read from the body, or choose a replica
+        for it."""
         path, question = asking.route.front, asking.question
         if question.call:
             asking.service = self.table.of_model(asking.tenant, question.model, job=asking.job)
@@ -197,13 +198,13 @@ class Admission:
             self._budgets.spend(key, used - call.spent, most / queue.routers, self._clock())
 
     def _move(self, connection: AdmissionConnection, question: Question, to: Elsewhere) -> None:
-        """To another address; with a code or a token in this one, once it has opened the service: nobody can put
-        another one into the browser of a person."""
+        """Redirect to another address. With a code or a token in this one, only once that has opened the service, so
+        that nobody can plant another token in a person's browser."""
         if not to.token and not to.code:
             connection.answer(moved(to, secure=self._secure))
         elif question.method not in ("GET", "HEAD"):
             refusal = Refused(
-                400, "a code in the address is for GET alone: a program sends 'Authorization: Bearer TOKEN'"
+                400, "a code in the address works only with GET: a program sends 'Authorization: Bearer TOKEN'"
             )
             self._refuse(HeldQuestion(connection, question, Route()), refusal)
         elif is_foreign_page(question):
@@ -219,7 +220,7 @@ class Admission:
                 self._open(asking, [to.token])
 
     def _admit(self, asking: HeldQuestion) -> None:
-        """Let it in at once, or once its token was looked up."""
+        """Admit the request at once, or once its token was looked up."""
         question = asking.question
         asking.service = service = self.table.find(asking.route)
         if service is not None and service.allow_origins:
@@ -249,7 +250,7 @@ class Admission:
             self._open(asking, tokens)
 
     def _open(self, asking: HeldQuestion, tokens: Sequence[str]) -> None:
-        """Let it in by the first of its tokens that opens the service, now or once the tokens were looked up."""
+        """Admit the request by the first of its tokens that opens the service, now or after the look-up."""
         unknown, accesses = [], []
         for token in tokens:
             known, access = self._tokens.fresh(token)
@@ -266,7 +267,7 @@ class Admission:
             self._start(asking, self._look_up(asking, unknown, accesses))
 
     def _start(self, asking: HeldQuestion, look_up: Coroutine[None, None, None]) -> None:
-        """Look something up in the store for a request, unless too many do."""
+        """Start a look-up in the store for a request, unless too many run."""
         if len(self._looking_up) >= LOOKED_UP_MAX:
             look_up.close()
             self._refuse(asking, Refused(503, "too many tokens are looked up at once", 1.0))
@@ -296,7 +297,7 @@ class Admission:
             asking.connection.answer(moved(structs.replace(to, token=token), secure=self._secure, keeps=True))
 
     async def _look_up(self, asking: HeldQuestion, tokens: Sequence[str], accesses: list[Access | None]) -> None:
-        """`accesses`: of its other tokens, which do not open the service."""
+        """`accesses`: accesses of its other tokens, which do not open the service."""
         refusal = None
         for token in tokens:
             try:
@@ -305,7 +306,7 @@ class Admission:
                 refusal = Refused(429, "too many unknown tokens come from this address", 1.0)
                 continue
             except StoreUnavailableError:
-                refusal = Refused(503, "the store is away for a moment, and this token was not seen before", 1.0)
+                refusal = Refused(503, "the database does not answer, and this router does not know the token yet", 1.0)
                 continue
             asking.service = (
                 None if asking.route.front else self.table.find(asking.route)
@@ -353,7 +354,7 @@ class Admission:
         )
 
     def _again(self, connection: AdmissionConnection, question: Question) -> None:
-        """Admit a request again that could not be passed on. Its path and its headers are already rewritten."""
+        """Admit again a request that could not be passed on. Its path and headers are already rewritten."""
         number, ticket = self._number(question.failed), next(self._tickets)
         request = self.routing.requests.get(number)
         service = None if request is None else self.routing.queues[request.job_id].service
@@ -395,7 +396,7 @@ class Admission:
             return
         moves = not asking.question.failed
         kept = HTTP if asking.question.method in SAFE else ONCE
-        whole = asking.route.by_host or bool(asking.route.front)  # nothing is taken off the path
+        whole = asking.route.by_host or bool(asking.route.front)  # the path stays whole
         strip = "" if not moves else "1" if not whole else "0" if service.prefix else ""
         asking.connection.answer(
             admitted(
@@ -437,7 +438,7 @@ class Admission:
         asking.connection.answer(answer or refused(refusal, asking.question.accept, asking.shown_to))
 
     def left(self, connection: AdmissionConnection) -> None:
-        """The client left, or Caddy did: nobody waits for the answer."""
+        """The client or Caddy has left: nobody waits for the answer."""
         if connection.looking_up is not None:
             connection.looking_up.cancel()
         if connection.ticket:
@@ -454,7 +455,7 @@ class Admission:
         return found
 
     def leave(self, tickets: Iterable[int]) -> None:
-        """The clients of these have left."""
+        """Note that the clients of these requests have left."""
         for ticket in tickets:
             asking = self._waiting.pop(ticket, None)
             if asking is not None:
@@ -464,7 +465,7 @@ class Admission:
                 asking.connection.answer(refused(Refused(503, "the client has left"), ""))
 
     def leave_call(self, call: str) -> None:
-        """The client of a call at the front for models has left."""
+        """Note that the client of a call at the front for models has left."""
         self.leave([ticket for ticket, asking in self._waiting.items() if asking.question.call == call])
         if (loading := self._loads.get(call)) is not None:
             loading.cancel()

@@ -1,4 +1,4 @@
-"""A certificate that is renewed while the router runs: Caddy reads its files again."""
+"""Reload of a certificate that is renewed while the router runs."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ LOAD_SECONDS_MAX = 30.0
 
 
 class Certificate:
-    """Without files there is nothing to do."""
+    """Watches the certificate files; without files it does nothing."""
 
     def __init__(self, cert_file: str, key_file: str, *, admin: Path, written: Path) -> None:
         self._files = ServerCertificate(cert_file, key_file) if cert_file else None
@@ -52,9 +52,9 @@ class Certificate:
                 finally:
                     writer.close()
         except (OSError, TimeoutError) as error:
-            logger.warning("Caddy cannot be told of the renewed certificate: %s", error)
+            logger.warning("the renewed certificate cannot be sent to Caddy: %s", error)
             return False
         if b" 200 " not in line:
-            logger.warning("Caddy does not take the renewed certificate: %s", line.decode("latin-1").strip())
+            logger.warning("Caddy refuses the renewed certificate: %s", line.decode("latin-1").strip())
             return False
         return True

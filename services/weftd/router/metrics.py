@@ -1,4 +1,4 @@
-"""The router's metrics, read from what the admission process counts when they are asked for."""
+"""The router's metrics, read from the counts of the admission process on request."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -12,7 +12,7 @@ from weftd.router.thinking.service_queue import ServiceQueue
 COUNTERS = {
     "weft_router_arrived": ("arrived", "Requests that came for a service."),
     "weft_router_answered": ("answered", "Requests that a replica answered."),
-    "weft_router_refused": ("refused", "Requests refused since too many wait (429)."),
+    "weft_router_refused": ("refused", "Requests refused because too many wait (429)."),
     "weft_router_failed": ("failed", "Requests that a replica failed, or that waited too long."),
     "weft_router_late": ("late", "Requests answered later than the objective allows."),
     "weft_router_tokens_in": ("tokens_in", "Tokens of prompts, as engines counted them."),
@@ -31,7 +31,7 @@ SHOWN = range(0, 69, 4)  # buckets of a histogram: 1 ms, 2 ms, … 131 s
 
 
 class RouterMeters:
-    """Metrics in a registry of their own, which the admin port serves."""
+    """Metrics in their own registry, which the admin port serves."""
 
     def __init__(self, admission: Admission) -> None:
         self.registry = CollectorRegistry(auto_describe=False)

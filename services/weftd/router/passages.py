@@ -23,12 +23,12 @@ class Passages:
         self._folder, self._channel = folder, channel
         self._channel.setblocking(False)
         self._numbers = count(1)
-        for left in folder.glob(f"{PREFIX}*"):  # by an admission process before
+        for left in folder.glob(f"{PREFIX}*"):  # left by an earlier admission process
             left.unlink(missing_ok=True)
 
     def through(self, to: str, *, token: str, job_id: str, tenant: str) -> str:
-        """The address by which a request reaches the replica at `to` until its token is no longer in force; `to` itself
-        where the relay takes no more."""
+        """The address through which a request reaches the replica at `to` while its token is valid; `to` itself if the
+        relay is full."""
         path = self._folder / f"{PREFIX}{next(self._numbers) % NAMES_MAX:x}"
         passage = Passage(
             to=to, path=str(path), token_hash=hashlib.sha256(token.encode()).digest(), job_id=job_id, tenant=tenant
@@ -39,7 +39,7 @@ class Passages:
                 listening.listen(1)
                 socket.send_fds(self._channel, [msgspec.msgpack.encode(passage)], [listening.fileno()])
         except OSError as error:
-            logger.warning("a request is not relayed, so it continues after its token ends: %s", error)
+            logger.warning("a request is not relayed, so it continues after its token expires: %s", error)
             path.unlink(missing_ok=True)
             return to
         return f"unix/{path}"

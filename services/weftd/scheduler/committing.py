@@ -22,7 +22,7 @@ STEPS_IN_ONE_COMMIT = 1000
 
 
 class WrongStateError(Exception):
-    """The store refused a decision of the core: the core must load anew."""
+    """The store refused a decision of the core: the core must load again."""
 
 
 class Committer:
@@ -100,14 +100,16 @@ class Committer:
         try:
             return (await self._store.take(lease, self._changes([step])))[0]
         except UnlawfulError as error:
-            logger.critical("a step is unlawful", extra={"job": step.job_id, "step": step.event, "error": str(error)})
+            logger.critical(
+                "a step is not allowed", extra={"job": step.job_id, "step": step.event, "error": str(error)}
+            )
         self._refused.add(step.job_id)
         instead = self._journal.not_stored(step, now)
         record = await self._record()
         try:
             taken = await self._store.take(lease, self._changes(instead), record=record) if instead else []
         except UnlawfulError as error:
-            logger.critical("nor is what was to replace it lawful", extra={"job": step.job_id, "error": str(error)})
+            logger.critical("its replacement is not allowed either", extra={"job": step.job_id, "error": str(error)})
             return False
         if not instead:
             await self._store.record(lease, record)
@@ -119,7 +121,7 @@ class Committer:
         return [self._core.cluster_state.change_of(step) for step in steps]
 
     async def _save_node(self, lease: Lease, change: NodeChange) -> None:
-        """Store a node. A node that the store refuses goes on without a row there, which harms no other node."""
+        """Store a node. A node that the store refuses runs on without a row there; other nodes are not affected."""
         try:
             if change.event == "removed":
                 await self._store.remove_node(
@@ -136,7 +138,7 @@ class Committer:
                     load=self.load_number,
                 )
         except UnlawfulError as error:
-            logger.critical("a node is unlawful", extra={"node": change.node.id, "error": str(error)})
+            logger.critical("a change of a node is not allowed", extra={"node": change.node.id, "error": str(error)})
             return
         logger.info("node", extra={"node": change.node.id, "event": change.event, "why": change.sentence})
         self._outbox_filled.set()

@@ -29,7 +29,7 @@ class Counters:
             registry=self.registry,
         )
         self._jobs = Gauge("weft_scheduler_jobs", "Open jobs that the leader knows.", ["held"], registry=self.registry)
-        self._nodes = Gauge("weft_scheduler_nodes", "Nodes that are heard of.", registry=self.registry)
+        self._nodes = Gauge("weft_scheduler_nodes", "Nodes that report.", registry=self.registry)
         self._out_of_use = Gauge(
             "weft_scheduler_out_of_use",
             "GPUs and nodes of ready nodes that are out of use, by state: quarantined, broken.",
@@ -54,7 +54,7 @@ class Counters:
         )
         self._holds = Gauge(
             "weft_scheduler_holds_nodes",
-            "1 while the store is away and the nodes are told to go on as they are.",
+            "1 while the store does not answer and nodes keep their runs.",
             registry=self.registry,
         )
         self._went_back = Counter(
@@ -77,7 +77,9 @@ class Counters:
 
     def watch_outbox(self, waiting: Callable[[], int]) -> None:
         Gauge(
-            "weft_scheduler_outbox_waiting", "Events that the stream does not take at present.", registry=self.registry
+            "weft_scheduler_outbox_waiting",
+            "Events that the stream does not accept at present.",
+            registry=self.registry,
         ).set_function(waiting)
 
     def count(self, steps: Sequence[Step]) -> None:

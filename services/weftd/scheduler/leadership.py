@@ -21,12 +21,15 @@ from weftd.scheduler.thinking.peers import Peers
 
 logger = logging.getLogger(__name__)
 
-BELIEVED_AHEAD = 1_000_000  # leaders change seldom: a report of an epoch further ahead than this is not believed
-BELIEVED_AGAIN_SECONDS = 3600.0  # between two reports believed of one node: it alone must not hold up its pool for ever
+BELIEVED_AHEAD = 1_000_000  # leaders change seldom: a report of an epoch further ahead than this is ignored
+BELIEVED_AGAIN_SECONDS = (
+    3600.0  # between two accepted reports of one node, which alone must not block its pool for ever
+)
 
 
 def is_lost(heard: Leader, lease: Lease, ended: Mapping[int, Lease]) -> bool:
-    """Is `heard` a leader of a time that the store has lost? `ended`: the leaderships before `lease`, by epoch.
+    """Return True if `heard` is a leader of a time that the store has lost. `ended`: the leaderships before `lease`, by
+    epoch.
 
     Nothing is concluded from an epoch without a known leadership.
     """
@@ -156,7 +159,7 @@ class Leadership:
         self._pledges = True
 
     def hear(self, heard: Leader | None, *, of: str) -> None:
-        """Take in the leader that answered a node last; `of`: the node that reports it."""
+        """Note the leader that answered a node last; `of`: the node that reports it."""
         lease, now = self._lease, self._clock()
         if heard is None or lease is None or heard.pool != self.name or not is_lost(heard, lease, self._ended):
             return
@@ -181,7 +184,7 @@ class Leadership:
             self._above, self._latest, self._ended = None, None, {}
             self._taken, self._pledges = (raised, self._clock()), False
             self._hold(raised, asked_at)
-        logger.warning("leads on above what was lost", extra={"pool": self.name, "epoch": raised.epoch})
+        logger.warning("leads on with numbers above the lost ones", extra={"pool": self.name, "epoch": raised.epoch})
         return raised
 
     async def settle(self) -> None:

@@ -37,7 +37,7 @@ class Retention:
                 break
             await asyncio.sleep(PAUSE_SECONDS)
         if count:
-            logger.info("jobs and events of nodes forgotten", extra={"count": count})
+            logger.info("jobs and events of nodes deleted", extra={"count": count})
 
     async def _delete(self, kept_seconds: float) -> int:
         lease = self._leadership.lease

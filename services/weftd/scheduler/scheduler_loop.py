@@ -158,8 +158,8 @@ class SchedulerLoop:
         why_not = self._leadership.why_not_hold
         if why_not != self._why_not_hold:
             self._why_not_hold = why_not
-            how = f"the nodes are left to their fences: {why_not}" if why_not else "the nodes are held as they are"
-            logger.warning("the store is away; %s", how, extra={"pool": self.core.pool})
+            how = f"the nodes are left to their fences: {why_not}" if why_not else "the nodes keep their runs"
+            logger.warning("the store does not answer; %s", how, extra={"pool": self.core.pool})
         self._counters.hold(self.core.pool, holds=not why_not)
         return None if why_not else NodeDesired(seq=report.seq, leader=us, hold=True)
 
@@ -176,7 +176,7 @@ class SchedulerLoop:
             if lease is not None:
                 await self._lead(lease, waiting)
         except _WRONG_PICTURE as error:
-            logger.warning("the cluster state was wrong and is loaded anew", extra={"error": str(error)})
+            logger.warning("the cluster state was wrong and is loaded again", extra={"error": str(error)})
             self._loaded_for = 0
             if isinstance(error, LeaseLostError):
                 self._leadership.lost()

@@ -124,7 +124,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
         if self.stop_seconds <= self.lease_seconds:
             raise ValueError(
                 f"stop_seconds {self.stop_seconds:g} must be more than lease_seconds {self.lease_seconds:g}: a silent"
-                " node is lost first, and then nothing of its runs is waited for"
+                " node must be lost before the wait for its runs ends"
             )
 
     @property

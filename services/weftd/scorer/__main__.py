@@ -74,7 +74,7 @@ def read(path: str) -> MeasuredGpus:
             name = (row["node_id"].strip(), table.whole(line, "gpu_index", row))
             by_place[name] = scores
         if (before := lines.setdefault(name, line)) != line:
-            raise ProfileError(path, line, f"this GPU is in line {before}, too")
+            raise ProfileError(path, line, f"this GPU is also in line {before}")
     return MeasuredGpus(by_uuid=by_uuid, by_place=by_place, measured_at=Path(path).stat().st_mtime)
 
 

@@ -80,7 +80,7 @@ class Measuring:
             trusted=settings.benchmark_tenants,
         )
         if settings.benchmarks == "on" and token is None:
-            logger.warning("no GPU is measured unasked: SCORER_TOKEN_FILE names no file with a token")
+            logger.warning("GPUs are measured only on request: SCORER_TOKEN_FILE names no file with a token")
 
     def hear(self, sampled: NodeSampled) -> None:
         for gpu in sampled.gpus:

@@ -119,7 +119,7 @@ class DockerRuns:
             self._failing = False
         except self._errors as error:
             if not self._failing:
-                logger.warning("the Docker engine does not answer, so new runs go unseen: %s", error)
+                logger.warning("the Docker engine does not answer, so new runs are not sampled: %s", error)
             self._failing = True
         return sorted(self._known.values(), key=lambda run: run.key)
 

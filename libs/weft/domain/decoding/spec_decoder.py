@@ -129,7 +129,7 @@ def _check_times(spec: JobSpec) -> None:
     if spec.grace_seconds > 3600:
         raise SpecError("grace", f"{spec.grace} is longer than 1h")
     if spec.time_limit_seconds == 0:
-        raise SpecError("time_limit", "a job that may not run at all")
+        raise SpecError("time_limit", "must be greater than 0")
 
 
 def _check_hang(spec: JobSpec) -> None:
@@ -148,7 +148,7 @@ def _check_idle_stop(spec: JobSpec) -> None:
 
 def _check_signals(spec: JobSpec) -> None:
     if spec.stop_signal is not None and spec.stop_signal == str(spec.resize.signal):
-        why = "is the signal of `resize`, too: a program could not tell a stop from a change of members"
+        why = "is the signal of `resize`, too: the program could not distinguish a stop from a resize"
         raise SpecError("stop_signal", why)
 
 
@@ -156,7 +156,7 @@ def _check_done_when(spec: JobSpec) -> None:
     if spec.done_when is None:
         return
     if spec.service is not None:
-        raise SpecError("done_when", "is for jobs that end: one that serves requests has no role to wait for")
+        raise SpecError("done_when", "is only for jobs that end; a job with `service` does not end by itself")
     named = spec.done_roles
     for role in named:
         if role not in spec.roles:
@@ -177,7 +177,7 @@ def _check_gpus(spec: JobSpec) -> None:
         raise SpecError("gpu_model", f"{NOT_MODEL} stands before the name of one model, such as {NOT_MODEL}K80")
     if spec.gpu_models and spec.gpu_models_excluded:
         named, excluded = (" and ".join(of) for of in (spec.gpu_models, spec.gpu_models_excluded))
-        why = f"names {named} and excludes {excluded}: a job has no other model than those it names, so do one of both"
+        why = f"names {named} and excludes {excluded}: name models or exclude models, not both"
         raise SpecError("gpu_model", why)
     if spec.gpu_memory is not None and not 0 < spec.gpu_memory_bytes <= GPU_MEMORY_BYTES_MAX:
         raise SpecError("gpu_memory", f"must be above 0 and at most 1TiB, not {spec.gpu_memory}")
@@ -209,7 +209,7 @@ def _check_sizes(spec: JobSpec) -> None:
         if (least := spec.tuning.memory_min) is not None and size_bytes(least) > role.memory_bytes:
             raise SpecError("tuning.memory_min", f"{least} is more than the {role.memory} that role {name} asks for")
         if spec.tuning.egress_total is not None and role.egress is None:
-            raise SpecError("tuning.egress_total", f"role {name} has no egress: what it sends cannot be held to a sum")
+            raise SpecError("tuning.egress_total", f"role {name} has no `egress`, which `egress_total` needs")
 
 
 def _check_progress(spec: JobSpec) -> None:
@@ -224,9 +224,9 @@ def _check_secrets(spec: JobSpec) -> None:
     for field, named in (("secrets", spec.secrets), ("secret_files", spec.secret_files)):
         for name in named:
             if name in spec.env or any(name in role.env for role in spec.roles.values()):
-                raise SpecError(f"{field}.{name}", "is in `env`, too: which of the two would it be?")
+                raise SpecError(f"{field}.{name}", "is in `env`, too: remove one of the two")
             if field == "secret_files" and name in spec.secrets:
-                raise SpecError(f"{field}.{name}", "is in `secrets`, too: is it the value, or the path of a file?")
+                raise SpecError(f"{field}.{name}", "is in `secrets`, too: remove one of the two")
     if len(spec.secrets) + len(spec.secret_files) > SECRETS_MAX:
         raise SpecError("secret_files", f"more than {SECRETS_MAX} together with `secrets`")
 
@@ -236,7 +236,7 @@ def _check_context(spec: JobSpec) -> None:
         return
     if spec.image is None and all(role.image is None for role in spec.roles.values()):
         raise SpecError(
-            "workdir", "is for containers if there is a `context`: a process runs in the folder of its files"
+            "workdir", "is only for containers if there is a `context`: a process runs in the folder of its files"
         )
     if ".." in spec.workdir.split("/") or is_of_the_container(spec.workdir):
         raise SpecError("workdir", f"{spec.workdir} is the container's own: the files of the `context` cannot be there")
@@ -255,11 +255,11 @@ def _check_volumes(spec: JobSpec) -> None:
         if volume.name in names:
             raise SpecError(f"{field}.name", f"{volume.name} is named twice")
         if volume.name and volume.target and not contained:
-            why = f"is for containers: a process has nothing mounted, and finds the path in {volume.variable}"
+            why = f"is only for containers: a process finds the path of the volume in {volume.variable}"
             raise SpecError(f"{field}.target", why)
         place = "/" + "/".join(part for part in volume.inside.split("/") if part not in ("", "."))
         if (other := places.get(place)) is not None and (volume.name or other):
-            raise SpecError(f"{field}.target", f"{place} is where another volume is")
+            raise SpecError(f"{field}.target", f"{place} is the target of another volume")
         places[place] = places.get(place) or volume.name
         names |= {volume.name} - {""}
 
@@ -276,7 +276,7 @@ def _check_mounts(spec: JobSpec) -> None:
     if (spec.mounts or spec.outputs) and spec.object_store is None:
         raise SpecError("object_store", "expected the name of the secret with the keys of the object store")
     if spec.object_store is not None and not (spec.mounts or spec.outputs):
-        raise SpecError("object_store", "is for `mounts` and `outputs`, and there are none")
+        raise SpecError("object_store", "needs `mounts` or `outputs`, and the job has neither")
     taken = [plain_path(volume.inside) for volume in spec.volumes]
     if spec.context is not None and spec.workdir is not None:
         taken.append(plain_path(spec.workdir))
@@ -290,7 +290,7 @@ def _check_mounts(spec: JobSpec) -> None:
         if is_of_the_container(path):
             raise SpecError(field, f"{path} is the container's own")
         if other := next((other for other in taken if is_within(plain, other) or is_within(other, plain)), ""):
-            raise SpecError(field, f"{path} and {other} lie in one another")
+            raise SpecError(field, f"one of {path} and {other} lies within the other")
         variable = variable_of(prefix, path)
         if variable in variables:
             raise SpecError(field, f"{path} and {variables[variable]} would both be in the variable {variable}")
@@ -302,27 +302,27 @@ def _check_mounts(spec: JobSpec) -> None:
 
 def _check_array(spec: JobSpec) -> None:
     if spec.element is not None:
-        raise SpecError("element", "is set by Weft: say `array` to have many jobs of one specification")
+        raise SpecError("element", "is set by Weft: use `array` for many jobs of one specification")
     if spec.is_array and spec.service is not None:
         raise SpecError("service", "a job that serves requests is no array: it has replicas")
     try:
         indices, _ = ((), None) if spec.array is None else indices_of(spec.array)
         if spec.array is not None and bool(indices) == (spec.sweep is not None):
-            wrong = "with a sweep only %N is said: its table has the elements" if indices else "names no index"
+            wrong = "with a sweep, expected only %N, such as %8" if indices else "names no index"
             raise IndicesError(wrong)
     except IndicesError as error:
         raise SpecError("array", str(error)) from error
     if spec.sample is not None and spec.sweep is None:
-        raise SpecError("sample", "is for a sweep, and there is none")
+        raise SpecError("sample", "needs a `sweep`, and the job has none")
     if spec.early_stop is not None and not spec.is_array:
-        raise SpecError("early_stop", "compares the elements of an array, and this job has no `array` and no `sweep`")
+        raise SpecError("early_stop", "needs an `array` or a `sweep`, and the job has neither")
     try:
         check_sweep(spec.sweep or {}, spec.sample)
     except SweepError as error:
         raise SpecError(error.field, error.reason) from error
     for number, one in enumerate(spec.after):
         if one.element_wise and not spec.is_array:
-            raise SpecError(f"after[{number}].element_wise", "is for arrays, and this job has no `array`")
+            raise SpecError(f"after[{number}].element_wise", "needs an `array`, and the job has none")
 
 
 def _check_schedule(spec: JobSpec) -> None:
@@ -365,9 +365,9 @@ def _check_service(spec: JobSpec) -> None:
     if spec.kind is Kind.NOTEBOOK and sum(role.replicas.most for role in spec.roles.values()) > 1:
         raise SpecError("roles", "a notebook that serves requests has one replica")
     if spec.is_service and spec.pin is not None and spec.pin.gpu is not None:
-        raise SpecError("pin.gpu", "a service is pinned to a node at most: its replicas come and go")
+        raise SpecError("pin.gpu", "a service can be pinned to a node, but not to a GPU: its replicas come and go")
     if spec.is_service and spec.resize.how not in (None, ResizeHow.LIVE):
-        raise SpecError("resize.how", f"is {ResizeHow.LIVE} for a service: its replicas come and go one by one")
+        raise SpecError("resize.how", f"must be {ResizeHow.LIVE} for a service: its replicas come and go one by one")
     for name, (least, most) in SERVICE_SECONDS.items():
         if not least <= duration_seconds(getattr(service, name)) <= most:
             raise SpecError(f"service.{name}", f"{getattr(service, name)} is outside {least:g}s to {most:g}s")

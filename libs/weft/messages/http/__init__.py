@@ -81,7 +81,7 @@ class ArrayView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     elements: int
     states: dict[str, int]
     at_once: int | None = None
-    gpus: Annotated[int | float, Meta(description="That one element asks for.")] = 0
+    gpus: Annotated[int | float, Meta(description="GPUs that one element asks for.")] = 0
     priority: int = 0
     seq: int = 0
     submitted_at: Seconds
@@ -148,7 +148,7 @@ class ShareWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     def __post_init__(self) -> None:
         if self.request is None and self.limit is None:
-            raise ValueError("say request or limit: neither is set")
+            raise ValueError("set request or limit")
         if self.request is not None and self.limit is not None and self.limit < self.request:
             raise ValueError(f"limit {self.limit} is less than request {self.request}")
         for name, part in (("request", self.request), ("limit", self.limit)):

@@ -17,7 +17,7 @@ class QuotaWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """The whole quota: what is left out has its default. Null: no guarantee, or no limit."""
 
     pool: Name = "default"
-    group: Annotated[str, Meta(max_length=63, description="The group it belongs to; empty: to none.")] = ""
+    group: Annotated[str, Meta(max_length=63, description="Group to which it belongs; empty: no group.")] = ""
     is_group: bool = False
     guaranteed: Gpus | None = None
     guaranteed_models: Models = {}
@@ -40,7 +40,7 @@ class QuotaView(Struct, frozen=True, kw_only=True):
     weight: int
     holds: float
     in_force: Annotated[float, Meta(description="The guarantee, at least the sum of those of a group's members.")]
-    borrows: Annotated[float, Meta(description="What it holds beyond that.")]
+    borrows: Annotated[float, Meta(description="GPUs that it holds beyond its guarantee.")]
 
 
 class QuotasView(Struct, frozen=True, kw_only=True):

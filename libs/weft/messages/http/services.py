@@ -10,7 +10,7 @@ from weft.domain.spec import Command, EnvName, EnvValue, Image, Objective
 Seconds = Annotated[float, Meta(description="Seconds since 1970-01-01 UTC.")]
 UpdateEnv = Annotated[
     dict[EnvName, EnvValue],
-    Meta(max_length=1024, description="Added to the environment that there is; an empty text takes a variable away."),
+    Meta(max_length=1024, description="Variables to add to the present environment; an empty text removes one."),
 ]
 
 
@@ -23,7 +23,7 @@ class UpdateWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def __post_init__(self) -> None:
         if self.image is None and self.command is None and self.env is None:
-            raise ValueError("say image, command or env: none is set")
+            raise ValueError("set image, command or env")
 
 
 class LoanView(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 from weft.domain.spec import Token
 from weft.messages.http import Seconds
 
-Code = Annotated[str, Meta(max_length=512, description="Of a link that `weft open` or `weft up` printed.")]
+Code = Annotated[str, Meta(max_length=512, description="Code of a link that `weft open` or `weft up` printed.")]
 
 
 class CodeWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,9 +28,13 @@ class CodeMade(Struct, frozen=True, kw_only=True):
 class SignInWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     code: Code | None = None
     verifier: (
-        Annotated[str, Meta(min_length=43, max_length=128, description="Of a command line: it gets the token.")] | None
+        Annotated[
+            str,
+            Meta(min_length=43, max_length=128, description="Verifier of a command line, which then gets the token."),
+        ]
+        | None
     ) = None
-    device_code: Annotated[str, Meta(max_length=4096, description="Of the device flow.")] | None = None
+    device_code: Annotated[str, Meta(max_length=4096, description="Code of the device flow.")] | None = None
 
 
 class SessionMade(Struct, frozen=True, kw_only=True):
@@ -59,7 +63,7 @@ class SessionView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     job: str = ""
     used_at: Seconds | None = None
     person: str = ""
-    current: Annotated[bool, Meta(description="It is the one that asks.")] = False
+    current: Annotated[bool, Meta(description="True for the session of this request.")] = False
 
 
 class SessionsView(Struct, frozen=True, kw_only=True):

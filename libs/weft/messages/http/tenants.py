@@ -16,7 +16,9 @@ class TokenWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     label: Token
     admin: bool = False
     expires_in: (
-        Annotated[int, Meta(ge=1, le=EXPIRES_SECONDS_MAX, description="In seconds. Without: until it is revoked.")]
+        Annotated[
+            int, Meta(ge=1, le=EXPIRES_SECONDS_MAX, description="Lifetime in seconds (default: until it is revoked).")
+        ]
         | None
     ) = None
 
@@ -62,7 +64,9 @@ class TenantView(Struct, frozen=True, kw_only=True):
     priority_max: int
     may_be_unpreemptible: bool
     idle_seconds_max: int
-    chosen: Annotated[tuple[str, ...], Meta(description="The limits that are not the defaults of the settings.")] = ()
+    chosen: Annotated[
+        tuple[str, ...], Meta(description="Names of the limits that differ from the defaults of the settings.")
+    ] = ()
 
 
 class TenantsView(Struct, frozen=True, kw_only=True):

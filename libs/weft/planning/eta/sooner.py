@@ -21,9 +21,9 @@ from weft.planning.resource_request import (
     smallest,
 )
 
-LOOKS = 200  # decisions that each change may cost
+LOOKS = 200  # decisions that each change may use
 TRIES_MAX = 4  # changes of one kind that are tried
-WORTH = 0.2  # the part of the wait that a change must save to be told
+WORTH = 0.2  # the fraction of the wait that a change must save to be suggested
 WORTH_S = 2.0  # and the seconds
 PRIORITY_MAX = 1000
 MODELS_MAX = 4
@@ -31,7 +31,7 @@ NAMED_MAX = 3  # jobs that a higher priority would stop
 
 
 class _Change(Struct, frozen=True, kw_only=True):
-    """`words` begin the sentence."""
+    """A change to try. `words`: the begin of its sentence."""
 
     what: Helps
     words: str
@@ -42,7 +42,7 @@ class _Change(Struct, frozen=True, kw_only=True):
 
 
 class Advised(Struct, frozen=True):
-    """The person who is advised: the highest priority that they may ask for, and what they may know of another job."""
+    """The advised person: the highest priority that they may request, and what they may know about other jobs."""
 
     priority_max: int = PRIORITY_MAX
     named: Callable[[Job], str] = lambda job: job.name
@@ -52,8 +52,8 @@ ANYBODY = Advised()
 
 
 def sooner(pool: PoolToCome, job: Job, base: Foreseen, advised: Advised = ANYBODY) -> tuple[Sooner, ...]:
-    """Of each kind of change the best, or rather the smallest that lets it start at once; only those that help. Nothing
-    of that kind helps a job that waits for other jobs, or for what only the scheduler sees."""
+    """The best change of each kind that helps, or the smallest one that lets the job start at once. No change helps a
+    job that waits for other jobs, or for things that only the scheduler sees."""
     if (
         job.state is not JobState.QUEUED
         or job.is_held
@@ -111,7 +111,7 @@ def _tried(pool: PoolToCome, job: Job, change: _Change, advised: Advised) -> For
 
 
 def _when(seen: Foreseen, now: float) -> float:
-    """Seconds from now, as the likely start, be it too uncertain to be shown, else the latest."""
+    """Seconds until the likely start, even if it is too uncertain to show, else until the latest."""
     eta = seen.estimate
     if eta.basis is Basis.UNKNOWN:
         return inf
@@ -122,12 +122,12 @@ def _when(seen: Foreseen, now: float) -> float:
 
 
 def _is_now(eta: Estimate, now: float) -> bool:
-    """True if there is room for it in the next tick, not only a guess that there will be."""
+    """True if it fits in the next cycle, and not only by a guess."""
     return eta.basis is Basis.ROOM and eta.latest is not None and eta.latest <= now + TICK_S
 
 
 def _is_behind(pool: PoolToCome, job: Job, change: _Change) -> bool:
-    """True if another job may be served before it: then it fits, which does not yet mean that it starts."""
+    """True if another job may be served before it; then it may fit without a start."""
     one = pool.waiting(job, resource_request=change.resource_request, priority=change.priority)
     others = [other for other in pool.queued if other.id != job.id and not other.is_held]
     if pool.quotas.on or pool.policy.ordering.by_share:
@@ -140,13 +140,13 @@ def _sentence(change: _Change, eta: Estimate, base: Estimate, now: float, *, fir
         return f"{change.words}, it would fit now; jobs ahead of it may still come first"
     starts = "now" if _is_now(eta, now) else _in(eta, now)
     before = _in(base, now)
-    than = f", not {before}" if before else "; as it is, nobody can tell"
+    than = f", not {before}" if before else "; without that, nobody can tell"
     gives_way = f": {eta.sentence}" if change.what is Helps.PRIORITY and eta.basis is Basis.LIMITS else ""
     return f"{change.words}, it would start {starts}{than}{gives_way}"
 
 
 def _in(eta: Estimate, now: float) -> str:
-    """The moment or the range that is shown beside it; empty: nobody can tell."""
+    """The time or range to show; empty if unknown."""
     earliest, likely, latest = (
         "" if one is None else duration_text(max(0.0, one - now)) for one in (eta.earliest, eta.likely, eta.latest)
     )
@@ -162,7 +162,7 @@ def _in(eta: Estimate, now: float) -> str:
 
 
 def _fewer_gpus(job: Job) -> Iterator[_Change]:
-    """Half as many GPUs, a quarter, …: fewer replicas where there are several, else fewer GPUs of its one replica."""
+    """Half as many GPUs, a quarter, …: fewer replicas if there are several, else fewer GPUs for its one replica."""
     resource_request = smallest(resource_request_of_job(job))
     if (
         is_pinned(resource_request)
@@ -242,7 +242,7 @@ def _less_memory(job: Job) -> Iterator[_Change]:
 
 
 def _priority(pool: PoolToCome, job: Job, advised: Advised) -> Iterator[_Change]:
-    """Just above the jobs that are ahead of it, or that could give way; no higher than its user may ask for."""
+    """A priority just above the jobs ahead of it, or those that could give way; at most what its user may request."""
     if pool.policy.ordering.name != PRIORITY.name:
         return
     above = {one.priority for one in (*pool.queued, *pool.holding) if one.id != job.id and not one.spec.is_service}

@@ -1,4 +1,4 @@
-"""When jobs that wait start, from what is stored of a pool."""
+"""Estimates starts of waiting jobs from the stored state of a pool."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
@@ -35,18 +35,18 @@ from weft.planning.resource_request import ResourceRequest, gpus_least, is_pinne
 EXACT_MAX = 300  # jobs ahead, beyond which GPUs are only counted
 QUEUE_MAX = 2_000  # jobs ahead, beyond which only their work is added up,
 WEIGHED_MAX = 500  # jobs of which the work ahead is estimated
-SHAPES_MAX = 64  # shapes that are tried in the empty pool
-TICK_S = 1.0  # what fits is placed within about that
-WIDE = 10.0  # times as late as it is early: of a wider range no single moment is shown
-SOON_S = 1.0  # the least that the early end counts for there
+SHAPES_MAX = 64  # resource requests tried in the empty pool
+TICK_S = 1.0  # a job that fits is placed within about this time
+WIDE = 10.0  # ratio of latest to earliest time above which only the range is shown
+SOON_S = 1.0  # minimum of the earliest time in that ratio
 _HIDDEN = frozenset({CauseCode.STILL_RUNS, CauseCode.HELD_BACK, CauseCode.STORE_RESTORED, CauseCode.ORDERS_FULL})
 
 _place = itemgetter(0)
 
 
 class Foreseen(Struct, frozen=True):
-    """An estimate; `raw`: its range before earlier errors corrected it; None: it is not to be judged. `stops`: the jobs
-    that stop for it."""
+    """An estimate. `raw`: its range before the correction by earlier errors; None: it is not checked later. `stops`:
+    the jobs that stop for it."""
 
     estimate: Estimate
     raw: Range | None = None
@@ -55,11 +55,11 @@ class Foreseen(Struct, frozen=True):
 
 
 class LookAhead:
-    """A pool at one moment as it is looked ahead from: `room` with what is `held` of it, and the `queue` in order.
+    """The state of a pool as the begin of a look ahead: `room` with the `held` resources, and the `queue` in order.
 
-    `gpus`: how many its nodes have; `records`: earlier estimates against what came true; `again(job_id)`: a job that
-    holds something, as it would wait if it were stopped; `minimum_run`: how long each runs before it may be pre-empted;
-    `spares`: the nodes of each kind that are kept for gangs whose hardware failed, and `empty`: all nodes without jobs.
+    `gpus`: number of its GPUs; `records`: the track record of estimates; `again(job_id)`: a job that holds resources,
+    as it would wait if it were stopped; `minimum_run`: time before a job may be pre-empted; `spares`: number of nodes
+    of each kind that are reserved for gangs whose hardware failed, and `empty`: all nodes without jobs.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class LookAhead:
         self.quotas = QuotasInForce((), {}) if quotas is None else quotas
         self.held = held
         self.queue = queue
-        self.places = [one.place for one in queue]  # of all that wait, were the queue only their first ones
+        self.places = [one.place for one in queue]  # as if the queue were only its first jobs
         self.now = now
         self.policy = policy
         self.gpus = gpus
@@ -115,12 +115,12 @@ class LookAhead:
         }
 
     def _behind(self, ahead: int) -> Foreseen:
-        """Behind more jobs than are looked through."""
+        """The estimate behind too many jobs to simulate."""
         return nobody_can_tell(_unknown(ahead, self.held, too_many=True))
 
     def _look(self, one: WaitingJob, looks: int, ahead: int) -> tuple["_Found", bool, bool]:
-        """The range; whether GPUs were only counted; whether even that was too much work."""
-        if ahead <= EXACT_MAX:  # those far behind are not looked at
+        """The range; True if GPUs were only counted; True if even that was too much work."""
+        if ahead <= EXACT_MAX:  # jobs far behind are not simulated
             first = [other for other in self.queue[: EXACT_MAX + 1] if other.job_id != one.job_id]
             forward = self._forward([*first[:EXACT_MAX], one], exact=True, looks=looks)
             found = forward.look(one.job_id)
@@ -152,14 +152,14 @@ class LookAhead:
         if basis is Basis.UNKNOWN:
             return nobody_can_tell(_unknown(ahead, self.held, too_many=too_many))
         if basis is Basis.ROOM and raw.high <= TICK_S and found.behind and not found.stops:
-            sentence = "it fits now; a job ahead of it does not, and the room may be kept for that one"
+            sentence = "it fits now, but the free capacity may be reserved for a job ahead of it that does not fit"
             return Foreseen(Estimate(of=EtaOf.START, basis=basis, sentence=sentence, earliest=self.now))
         if basis is Basis.ROOM and raw.high <= TICK_S and not found.stops:
             return Foreseen(
                 Estimate(
                     of=EtaOf.START,
                     basis=basis,
-                    sentence="it fits, and starts in the next tick",
+                    sentence="it fits, and starts in the next cycle",
                     earliest=self.now,
                     likely=self.now,
                     latest=self.now + TICK_S,
@@ -182,7 +182,7 @@ class LookAhead:
         return Foreseen(eta, None if basis is Basis.LIMITS else raw, told, found.stops)
 
     def _when_stopped(self, stops: Stops) -> Foreseen:
-        """The start of a job for which others stop: nothing else has to happen before."""
+        """The start of a job that waits only for others to stop."""
         found = Range(stops.at_s, stops.at_s + stops.within_s / 2, stops.at_s + stops.within_s)
         one = len(stops.jobs) == 1
         gave_way = f"{plural(len(stops.jobs), 'job')} {'has' if one else 'have'} given way to it"
@@ -197,7 +197,7 @@ class LookAhead:
 
 
 class _Waiting(Sequence[WaitingJob]):
-    """Jobs of a queue, each made when it is first looked at: few questions look at all."""
+    """Jobs of a queue, each created on first use, as few questions need all."""
 
     def __init__(self, jobs: Sequence[Job], make: Callable[[Job], WaitingJob]) -> None:
         self._jobs = jobs
@@ -214,7 +214,7 @@ class _Waiting(Sequence[WaitingJob]):
     def __getitem__(self, index: int | slice) -> WaitingJob | list[WaitingJob]:
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self._jobs)))]
-        job = self._jobs[index]  # also of an index from the end, and raises what a list raises
+        job = self._jobs[index]  # also for a negative index, with the errors of a list
         at = index % len(self._jobs)
         made = self._made.get(at)
         if made is None:
@@ -223,9 +223,9 @@ class _Waiting(Sequence[WaitingJob]):
 
 
 class PoolToCome(LookAhead):
-    """The same from what is stored of a pool. `durations`: those of jobs that ended; `steps`: the steps that running
-    jobs report lately; `places`: those that an earlier look at the queue found; `minimum_run`: how long each job runs
-    before it may be pre-empted."""
+    """A `LookAhead` from the stored state of a pool. `durations`: durations of ended jobs; `steps`: recent steps of
+    running jobs; `places`: places from an earlier pass over the queue; `minimum_run`: time before a job may be
+    pre-empted."""
 
     def __init__(
         self,
@@ -254,7 +254,7 @@ class PoolToCome(LookAhead):
         self.steps = steps
         self._without_jobs = empty_capacity(nodes)
         self._never: dict[ResourceRequest, bool] = {}
-        self._resource_request: ResourceRequest = ()  # asked about last; most are asked about many times in a row
+        self._resource_request: ResourceRequest = ()  # last used; most are used many times in a row
         self._shape_never_fits = True
         order = policy_of(policy).ordering
         held = [holds_of(job, self.durations, order, now=now, heard=steps) for job in holding]
@@ -294,7 +294,7 @@ class PoolToCome(LookAhead):
     def waiting(
         self, job: Job, *, resource_request: ResourceRequest | None = None, priority: int | None = None
     ) -> WaitingJob:
-        """The job as it waits, or as it would wait with another shape or priority."""
+        """The job as it waits, or as it would wait with another resource request or priority."""
         standing = standing_of(job, self.now, self.policy.ordering)
         if priority is not None:
             standing = structs.replace(standing, priority=priority)
@@ -332,7 +332,8 @@ class PoolToCome(LookAhead):
         )
 
     def _behind(self, ahead: int) -> Foreseen:
-        """By the work ahead alone: no order and no placement does it sooner than all GPUs busy from now on."""
+        """The estimate from the work ahead alone: no order and no placement is faster than all GPUs busy from now
+        on."""
         step = -(-ahead // WEIGHED_MAX)
         weighed = self._fitting[:ahead:step]
         queued = sum(
@@ -347,7 +348,7 @@ class PoolToCome(LookAhead):
         return Foreseen(Estimate(of=EtaOf.START, basis=Basis.LEARNT, sentence=sentence, earliest=self.now + after))
 
     def with_resumed(self, node_id: str) -> "PoolToCome":
-        """The pool with this drained node open again: jobs may be ahead that could not fit without it."""
+        """The pool with this drained node resumed; jobs ahead may fit only with it."""
         return PoolToCome(
             [structs.replace(node, drain=None) if node.id == node_id else node for node in self.nodes],
             self.holding,
@@ -373,7 +374,7 @@ class PoolToCome(LookAhead):
         return self._shape_never_fits
 
     def start_of(self, job: Job) -> Foreseen:
-        """When a waiting job starts, if nothing new comes and the pool stays as it is."""
+        """The start of a waiting job, without new jobs or changes of the pool."""
         if job.is_held:
             return nobody_can_tell("it waits for another job")
         if self._never_fits(resource_request_of_job(job)):
@@ -403,7 +404,8 @@ def estimate_of(
     weak: bool = False,
     record: TrackRecord | None = None,
 ) -> Estimate:
-    """The range as moments, in words. By limits alone only the latest is known. `weak`: too few samples support it."""
+    """The range as times, in words. By limits alone only the latest time is known. `weak`: too few samples support
+    it."""
     low, likely, high = (one if one <= HORIZON_S else inf for one in (told.low, told.likely, told.high))
     if weak or high > WIDE * max(low, SOON_S):
         likely = inf
@@ -421,7 +423,7 @@ def estimate_of(
         return Estimate(of=of, basis=Basis.UNKNOWN, sentence=f"nobody can tell when it {verb}", record=record)
     sentence += _BY[basis]
     if counted:
-        sentence += f"; {plural(ahead, 'job')} are ahead: GPUs are only counted, not where they are"
+        sentence += f"; {plural(ahead, 'job')} are ahead of it: the estimate counts GPUs and ignores their nodes"
     elif ahead and of is EtaOf.START:
         sentence += f", with {plural(ahead, 'job')} ahead of it"
     return Estimate(
@@ -436,17 +438,17 @@ def estimate_of(
 
 
 def without_moment(eta: Estimate, *, now: float) -> Estimate:
-    """The same estimate of a job that is later than an earlier one foresaw: its range alone."""
+    """The same estimate reduced to its range, for a job that is later than an earlier estimate."""
     if eta.latest is None or eta.earliest is None:
         return eta
     verb = "starts" if eta.of is EtaOf.START else "ends"
     between = _between(max(0.0, eta.earliest - now), inf, max(0.0, eta.latest - now))
-    sentence = f"{verb} later than was foreseen, now {between}{_BY[eta.basis]}"
+    sentence = f"{verb} later than estimated before, now {between}{_BY[eta.basis]}"
     return structs.replace(eta, likely=None, sentence=sentence)
 
 
 def _mean_s(spread: TimeSpread) -> float:
-    """The mean of what was learnt or reported. A limit is no duration, and what nobody can tell counts as nothing."""
+    """The mean of learned or reported times. A limit is no duration, and unknown times count as 0."""
     if spread.basis is Basis.LIMITS or not spread.known:
         return 0.0
     known = [one for one in spread.seconds if one <= HORIZON_S]
@@ -462,15 +464,15 @@ def _between(low: float, likely: float, high: float) -> str:
 
 _BY = {
     Basis.LIMITS: "",
-    Basis.LEARNT: ", by how long jobs like these lasted",
-    Basis.PROGRESS: ", by the progress that jobs report",
-    Basis.ROOM: ", because there is room by then",
+    Basis.LEARNT: ", judging by how long similar jobs took",
+    Basis.PROGRESS: ", judging by the progress that jobs report",
+    Basis.ROOM: ", when enough resources are free",
     Basis.UNKNOWN: "",
 }
 
 
 class _Found(Struct, frozen=True):
-    """The range over all scenarios, what it rests on in most of them, and whether that is too few samples."""
+    """The range over all scenarios, its basis in most of them, and `weak` if too few samples support it."""
 
     raw: Range = Range(inf, inf, inf)
     basis: Basis = Basis.UNKNOWN
@@ -496,10 +498,10 @@ def _raw(starts: Sequence[SeenStart], scenarios: int) -> _Found:
 
 def _unknown(ahead: int, held: Sequence[Holds], *, too_many: bool) -> str:
     if too_many:
-        return f"{plural(ahead, 'job')} are ahead of it, which is more than is looked through"
+        return f"{plural(ahead, 'job')} are ahead of it, too many to look through"
     endless = [one for one in held if not one.left.known]
     if not held:
-        why = "nothing that runs would make room for it"
+        why = "no running job would free enough for it"
     elif endless:
         steps = "too few steps so far" if any(one.reports for one in endless) else "no steps"
         why = (
@@ -511,12 +513,12 @@ def _unknown(ahead: int, held: Sequence[Holds], *, too_many: bool) -> str:
 
 
 def nobody_can_tell(why: str) -> Foreseen:
-    """That a start cannot be foretold, and why."""
+    """An unknown start, with the reason."""
     return Foreseen(Estimate(of=EtaOf.START, basis=Basis.UNKNOWN, sentence=f"nobody can tell when it starts: {why}"))
 
 
 def waits_unseen(job: Job) -> bool:
-    """True if a job waits for what only its scheduler sees, however much room there seems to be."""
+    """True if a job waits for something that only its scheduler sees, even if capacity seems free."""
     cause = job.waiting_for
     return cause is not None and _is_hidden(cause)
 
@@ -532,7 +534,7 @@ def _is_hidden(cause: Cause) -> bool:
 
 
 def policy_of(text: str) -> Policy:
-    """The policy as it writes itself; `priority` for an order of a later version, and so on."""
+    """The policy by its text; unknown names of later versions become defaults such as `priority`."""
     order, _, rest = text.partition("+")
     placement, _, backfill = rest.partition("+")
     return Policy(

@@ -33,11 +33,14 @@ def to_come(
 
 
 def as_it_fits(eta: Estimate | None, ahead: int) -> tuple[CauseCode, str]:
-    """The code and the sentence of a waiting job for which there is room, in agreement with its estimate."""
+    """Code and sentence of a waiting job that fits, in agreement with its estimate."""
     if (eta is None and not ahead) or (eta is not None and eta.basis is Basis.ROOM and eta.likely is not None):
-        return CauseCode.FITS, "it fits, and is placed in the next tick"
+        return CauseCode.FITS, "it fits, and is placed in the next cycle"
     if not ahead:
-        return CauseCode.HELD_BACK, "it would fit now, but the room may be kept for a job that is served before it"
+        return (
+            CauseCode.HELD_BACK,
+            "it would fit now, but the free capacity may be reserved for a job that is served before it",
+        )
     served = f"{plural(ahead, 'job')} {'is' if ahead == 1 else 'are'}"
     return CauseCode.HELD_BACK, f"it would fit now, but {served} served before it"
 
@@ -53,7 +56,7 @@ def agreed(found: Explanation, eta: Estimate | None) -> Explanation:
 
 
 def ends_of(ids: Sequence[str], pool: PoolToCome) -> dict[str, Estimate]:
-    """Estimate when these jobs, which hold what another job waits for, end: as in their own explanations."""
+    """Estimated ends of jobs that hold resources of a waiting job, as in their own explanations."""
     jobs = {job.id: job for job in pool.holding}
     return {
         job_id: end_of(jobs[job_id], pool.durations, now=pool.now, steps=pool.steps, records=pool.records).estimate
@@ -70,7 +73,7 @@ def end_of(
     steps: Mapping[str, Steps] | None = None,
     records: TrackRecords[Any] | None = None,
 ) -> Foreseen:
-    """When a job that holds something ends."""
+    """The estimated end of a job that holds resources."""
     if job.spec.is_service and job.spec.time_limit_seconds is None:
         sentence = "nobody can tell when it ends: a service runs until it is cancelled"
         return Foreseen(Estimate(of=EtaOf.END, basis=Basis.UNKNOWN, sentence=sentence))
@@ -83,11 +86,12 @@ def end_of(
 
 
 def foreseen_end(left: TimeSpread, *, now: float, records: TrackRecords[Any], bound: float | None = None) -> Foreseen:
-    """When a job ends of which so much is left, corrected by earlier estimates. `bound`: when its limit ends it."""
+    """The estimated end from the remaining time, corrected by earlier estimates. `bound`: the time at which its limit
+    ends it."""
     raw = Range(left.at(LOW), left.at(MIDDLE), left.at(HIGH))
     track = records.of(EtaOf.END, left.basis)
     told = raw if left.basis is Basis.LIMITS else track.corrected(raw, now=now)
-    if bound is not None:  # a limit is sure, whatever came of earlier estimates
+    if bound is not None:  # a limit is certain, whatever the track record
         most = max(0.0, bound - now)
         told = Range(min(told.low, most), min(told.likely, most), min(told.high, most))
     eta = estimate_of(told, left.basis, of=EtaOf.END, now=now, weak=left.weak, record=track.record)

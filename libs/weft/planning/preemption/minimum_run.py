@@ -59,6 +59,6 @@ def why_not_yet(jobs: Sequence[Job], minimum: MinimumRun, now: float) -> tuple[s
     sentence = (
         f"{last.id} may not be stopped for it before {clock} UTC: "
         f"at {datetime.fromtimestamp(now, UTC).isoformat()[11:19]} it had run for {duration_text(ran)} of the "
-        f"{duration_text(minimum.of(last))} that each start is given"
+        f"{duration_text(minimum.of(last))} of its minimum run time"
     )
     return sentence, round(at, 6)

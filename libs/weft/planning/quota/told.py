@@ -68,10 +68,8 @@ def quota_sentence(seen: QuotaSeen) -> str:
         of = f", {seen.guaranteed:g} guaranteed and {seen.borrows:g} borrowed" if seen.guaranteed else ", all borrowed"
         return f"tenant {seen.tenant} holds {plural(seen.holds, 'GPU')}{of}"
     if not seen.guaranteed:
-        return f"tenant {seen.tenant} has no guarantee, so it gets what others leave"
+        return f"tenant {seen.tenant} has no guarantee, so it gets GPUs that other tenants leave"
     text = f"tenant {seen.tenant} holds {seen.holds:g} of its guaranteed {plural(seen.guaranteed, 'GPU')}"
     if not seen.lends:
         return text
-    return (
-        f"{text}; {seen.lends:g} of the rest {'is' if seen.lends == 1 else 'are'} lent, for as long as nobody needs it"
-    )
+    return f"{text}; {seen.lends:g} of the rest {'is' if seen.lends == 1 else 'are'} lent until the tenant needs them"

@@ -1,4 +1,5 @@
-"""Why a job waits, or why it is where it is: a stable code, a sentence, the numbers, and the jobs that hold its room.
+"""Explains why a job waits, or why it runs where it runs: a stable code, a sentence, numbers, and the jobs that hold
+its resources.
 
 It calls the same functions that place jobs, on a snapshot, so its answer is the scheduler's.
 """
@@ -115,7 +116,7 @@ def _of_waiting(
         if cause is not None and cause.code is CauseCode.HELD_BACK and cause.by:
             held_back = _waiting(job, cause.code, cause.sentence, cause.numbers, ahead=ahead)
             return structs.replace(held_back, held_back_for=cause.by)
-        sentence = "it fits, and is placed in the next tick"
+        sentence = "it fits, and is placed in the next cycle"
         if ahead:
             served = f"{plural(ahead, 'job')} {'is' if ahead == 1 else 'are'}"
             sentence = f"it would fit now, but {served} served before it"
@@ -138,7 +139,7 @@ def _of_waiting(
 def _ahead_of(
     job: Job, *, nodes: Sequence[Node], holding: Sequence[Job], queued: Sequence[Job], now: float, places: KnownPlaces
 ) -> int:
-    """How many of the waiting jobs are served before it."""
+    """The number of waiting jobs that are served before it."""
     shares = shares_of(nodes, holding) if places.order.by_share else None
     own = place_of(places.order, standing_of(job, now, places.order))
     count = 0
@@ -172,7 +173,7 @@ def _closed(resource_request: ResourceRequest, free_capacity: FreeCapacity) -> t
 
 
 def _with_class(found: Explanation, job: Job) -> Explanation:
-    """Adds the class that the job counts as, if its user's label names none."""
+    """Add the class of the job, if its user's label names none."""
     if not (said := unknown_class(job.spec)):
         return found
     known = ", ".join(JOB_CLASSES)
@@ -182,7 +183,7 @@ def _with_class(found: Explanation, job: Job) -> Explanation:
 
 
 def _with_size(found: Explanation, job: Job) -> Explanation:
-    """Adds the size of a job that may have several, and how it takes another."""
+    """Add the size of a job that may have several, and how it resizes."""
     if not is_elastic(job.spec):
         return found
     return structs.replace(found, size=sizes_of(job), resize=how_resized(job.spec), keeps_size_for=why_never(job.spec))
@@ -233,7 +234,7 @@ def _with_short(found: Explanation, job: Job, nodes: Sequence[Node], holding: Se
     numbers = {"replicas": float(has), "replicas_missing": float(wanted - has)}
     short = f"has {has} of {wanted} replicas"
     if refusal is None:
-        sentence = f"{short}: there is room for one more, which joins in the next tick"
+        sentence = f"{short}: there is room for one more, which joins in the next cycle"
         return structs.replace(found, sentence=f"{found.sentence}; {sentence}", numbers={**found.numbers, **numbers})
     leaving = [held for held in holding if _leaves_for(held, job)]
     lenders, of_lenders = why_nobody_lends(job, holding)
@@ -276,7 +277,7 @@ def _with_update(found: Explanation, job: Job, nodes: Sequence[Node], holding: S
 
 
 def _leaves_for(held: Job, service: Job) -> bool:
-    """Does the job stop for the service, or do ranks of it leave, which may be for it?"""
+    """Return True if the job stops for the service, or ranks of it leave that may be for it."""
     if held.state is JobState.STOPPING:
         why = held.stopping_for
         return why is not None and why.code is CauseCode.LENT and why.by == service.id

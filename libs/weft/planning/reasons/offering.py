@@ -31,7 +31,7 @@ def unoffered(nodes: Sequence[Node], request: Request) -> str:
             continue
         if reads := _that_offer(nodes, _read_only(volume)):
             names = listed(reads, NAMED_MAX)
-            return f"the volume {volume.name} is offered to be read alone, by {names}: add `read_only: true`"
+            return f"the volume {volume.name} is offered read-only, by {names}: add `read_only: true`"
         return f"no node of its pool offers the volume {volume.name}; {_what_there_is(nodes, volume.tenant)}"
     each = ", ".join(
         f"{volume.name} is on {listed(_that_offer(nodes, volume), NAMED_MAX)}" for volume in request.volumes
@@ -63,9 +63,7 @@ def missing_on(node: Node, request: Request) -> str:
         if not node.offers(volume):
             reads = node.offers(_read_only(volume))
             return (
-                f"offers the volume {volume.name} to be read alone"
-                if reads
-                else (f"does not offer the volume {volume.name}")
+                f"offers the volume {volume.name} read-only" if reads else (f"does not offer the volume {volume.name}")
             )
     return ""
 

@@ -23,7 +23,7 @@ def why_not_there(free_capacity: FreeCapacity, want: RoleRequest) -> Cause:
     request = want.request
     node = free_capacity.nodes.get(request.node or "")
     if node is None:
-        return Cause(code=CauseCode.TOO_BIG, sentence=f"is pinned to {request.node}, which is no node of its pool")
+        return Cause(code=CauseCode.TOO_BIG, sentence=f"is pinned to {request.node}, which is not in its pool")
     where = f"is pinned to {_gpus_of(want)}{request.node}"
     missing, busy = _missing(node, want), _busy(node, want)
     if missing:

@@ -1,4 +1,4 @@
-"""Why there is no place for a job: now, or in its pool ever."""
+"""Why a job has no place: now, or ever in its pool."""
 
 from collections.abc import Mapping, Sequence
 
@@ -171,7 +171,7 @@ def _no_room_sentence(
         return f"wants {gpus_text(request)} on one node{_times(want)}; {found}"
     if numbers["replicas_that_fit"]:
         short = short_in_all(nodes, request, want.least)
-        lacking = f", for want of {short} ({each_asks(request, short)})" if short else ""
+        lacking = f", for lack of {short} ({each_asks(request, short)})" if short else ""
         in_all = f" ({free} GPUs free in all)" if request.gpus else ""
         what = gpus_text(request) if request.gpus else _cpus_and_memory(request)
         return (
@@ -196,7 +196,7 @@ def _no_part_sentence(
     free = sum(len(node.gpus_for(request)) for node in nodes)
     if numbers["replicas_that_fit"]:
         short = short_in_all(nodes, request, want.least)
-        lacking = f", for want of {short} ({each_asks(request, short)})" if short else ""
+        lacking = f", for lack of {short} ({each_asks(request, short)})" if short else ""
         fits = f"{numbers['replicas_that_fit']:g} would fit now{lacking}"
         return f"wants {want.least} replicas of {gpus_text(request)} at once; {fits}"
     wanted = f"wants {gpus_text(request)}{_times(want)}"

@@ -1,4 +1,4 @@
-"""Why a gang goes where it goes: how fast it is there, and how fast it would be if packed in the same room."""
+"""Explains the place of a gang: its speed there, and its speed if packed in the same capacity."""
 
 from collections.abc import Sequence
 
@@ -41,7 +41,7 @@ def why_there(
     placement: str,
     slow: SlowGpus = NONE_SLOW,
 ) -> PlacementExplanation:
-    """Of a place that is still free in the room. `placement` is the name of the placement; `slow`: scores of GPUs."""
+    """Explain a place that is still free. `placement`: name of the placement; `slow`: scores of GPUs."""
     gpus, shared = gpus_in(allocations), [one for one in allocations if one.share is not None]
     nodes = list(dict.fromkeys(allocation.node_id for allocation in allocations))
     pinned = is_pinned(resource_request)
@@ -121,7 +121,7 @@ def _on_model(
         return f"; on {on}, because no faster place is free: {listed(parts)}"
     if others:
         parts = [f"{model} ({suited[model] / speeds[slowest]:.2f})" for model in others]
-        return f"; on {on}, the fastest model for it: considered were {listed(parts)} too, in parts of its speed"
+        return f"; on {on}, the fastest model for it; the others, relative to it: {listed(parts)}"
     return ""
 
 
@@ -157,7 +157,7 @@ def _left_then(free_capacity: FreeCapacity, shared: Sequence[Allocation]) -> str
 def _beside(
     free_capacity: FreeCapacity, shared: Sequence[Allocation], job_class: str, numbers: dict[str, float]
 ) -> str:
-    """How much the job and those beside it are believed to slow each other down, also as `numbers`; empty if not."""
+    """The estimated mutual slowdown of the job and those beside it, also as `numbers`; empty without one."""
     own = theirs = TYPICAL
     for one in shared:
         for gpu in one.gpus:
@@ -167,7 +167,7 @@ def _beside(
     if max(own, theirs) < TYPICAL + ALIKE:
         return ""
     numbers |= {"beside_slowdown": own, "neighbours_slowdown": theirs}
-    return f"; beside the others there a step takes {own:.2f} times the GPU's time, and theirs {theirs:.2f} times"
+    return f"; beside the other jobs there its steps take {own:.2f} times as long, and their steps {theirs:.2f} times"
 
 
 def _free_beside(free_capacity: FreeCapacity, resource_request: ResourceRequest, nodes: Sequence[str]) -> set[GpuKey]:
@@ -204,13 +204,11 @@ def _forced(free_capacity: FreeCapacity, resource_request: ResourceRequest, allo
 def _against(otherwise: float, slowdown: float) -> str:
     """How fast the chosen place is, against the place that packing would have given."""
     if abs(otherwise - slowdown) < ALIKE:
-        return "; packed would be as fast"
+        return "; the placement packed would be as fast"
     if otherwise > slowdown:
         less = 100 * (1 - slowdown / otherwise)
-        return f"; here it takes {less:.0f} % less time than where packed would have put it ({otherwise:.2f})"
-    return (
-        f"; packed would have put it on faster GPUs ({otherwise:.2f}), which are left to jobs that gain more from them"
-    )
+        return f"; here it takes {less:.0f} % less time than at the place of the placement packed ({otherwise:.2f})"
+    return f"; the placement packed would use faster GPUs ({otherwise:.2f}), which are left to jobs that gain more"
 
 
 def _named(nodes: Sequence[str]) -> str:

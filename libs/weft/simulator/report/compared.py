@@ -163,10 +163,10 @@ def finding(runs: Sequence[Contender]) -> str:
     slow, fast = significant(first.metrics.slowdown_p99), significant(best.metrics.slowdown_p99)
     before, after = first.metrics.queueing_mean_s, best.metrics.queueing_mean_s
     if best is first:
-        waits = "" if before is None else f"jobs wait {span_text(before)} in the mean, "
+        waits = "" if before is None else f"jobs wait {span_text(before)} on average, "
         alone = f"{first.label}: {waits}99 % of them take ×{slow} of their own work or less"
         return alone if len(runs) == 1 else f"{alone}, and none of the other {len(runs) - 1} is better"
-    waits = "" if before is None or after is None else f"Jobs wait {change(before, after)} in the mean, "
+    waits = "" if before is None or after is None else f"Jobs wait {change(before, after)} on average, "
     return f"{waits}{'slowdown' if waits else 'Slowdown'} ×{slow} → ×{fast} (p99) with {best.label}"
 
 

@@ -95,7 +95,7 @@ class DataCache:
         return structs.replace(order, mounted=mounted)
 
     def keep(self, keys: Collection[RunKey]) -> None:
-        """Forget which copies other runs than these had: they may be dropped. Never raises."""
+        """Forget the copies of all runs but these, so that they may be dropped. Never raises."""
         held = {str(key) for key in keys}
         try:
             names = [name for name in os.listdir(self._runs) if name not in held]
@@ -144,7 +144,7 @@ class DataCache:
 
                     def moved(count: int) -> str:
                         self.copying[key] = (min(count, size), size)
-                        return "" if permitted() else "nobody wants it any more"
+                        return "" if permitted() else "no run needs it any more"
 
                     await self._rclone.copy(store, url, coming, lock=lock, moved=moved)
                     if await self._rclone.objects(store, url) != tuple(objects):
@@ -220,7 +220,7 @@ class DataCache:
             except OSError:
                 size = -1
             if size != one.size:
-                logger.warning("the copy %s is spoilt at %r and is made again", digest[:12], one.path)
+                logger.warning("the copy %s is damaged at %r and is made again", digest[:12], one.path)
                 self._discards.take(str(folder))
                 return False
         return True
@@ -250,7 +250,7 @@ class DataCache:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise RuntimeUnavailableError(f"{url}: an earlier copy of it still runs here") from None
+                raise RuntimeUnavailableError(f"{url}: an earlier copy of it still runs on this node") from None
             yield fd
         finally:
             os.close(fd)

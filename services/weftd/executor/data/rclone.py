@@ -1,6 +1,6 @@
-"""Object stores by rclone: the form of their secret, what a place holds, and copies of it.
+"""Access to object stores through rclone: the form of their secret, lists of objects, and copies.
 
-The keys are in the environment of rclone alone: in no argument, log, file or message. Errors of rclone are sorted into
+The keys are only in the environment of rclone: in no argument, log, file or message. Errors of rclone are sorted into
 those that stay (no such bucket, no right to read it) and those that may pass.
 """
 
@@ -93,7 +93,7 @@ def store_of(secret: str, name: str) -> Store:
         key, given, value = word.partition("=")
         if not given or key not in NAMES:
             known = ", ".join(NAMES)
-            raise NoDataError(f"the secret {name} has something that is no NAME=VALUE with a name of {known}")
+            raise NoDataError(f"the secret {name} has a line that is no NAME=VALUE with a name of {known}")
         if key in found:
             raise NoDataError(f"the secret {name} has {key} twice")
         found[key] = value
@@ -155,7 +155,7 @@ class Rclone:
             raise NoDataError(f"{url} has more than {OBJECTS_MAX} objects")
         for one in found:
             if one.size < 0 or any(part in ("", ".", "..") for part in one.path.split("/")):
-                raise NoDataError(f"{url} has an object that can be no file: {one.path[:200]!r}")
+                raise NoDataError(f"{url} has an object whose name cannot be a file name: {one.path[:200]!r}")
         return tuple(sorted(found, key=lambda one: one.path))
 
     async def copy(self, store: Store, url: str, folder: str, *, lock: int, moved: Callable[[int], str]) -> None:

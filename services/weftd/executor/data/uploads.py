@@ -99,11 +99,11 @@ class Uploads:
         return structs.replace(order, written=written)
 
     def waits(self, run: Run, stopped: bool) -> bool:
-        """Is the end of this run not to be reported yet, as its outputs are not uploaded?"""
+        """Return True if the end of this run must not be reported yet, because its outputs are not uploaded."""
         if run.key not in self._records() or self._is_over(run.key):
             return False
         if stopped and (run.ended_at is None or self._now() - run.ended_at > STOPPING_SECONDS_MAX):
-            self._end(run.key, "object-store: its outputs were not uploaded in the time that its stop has")
+            self._end(run.key, "object-store: its outputs were not uploaded within its time to stop")
             return False
         return True
 
@@ -179,13 +179,13 @@ class Uploads:
             self._discards.take(links)
 
     def _note_bug(self, key: RunKey, task: asyncio.Task[None]) -> None:
-        """A mistake of this program must not hold the end of a run for ever."""
+        """Note a bug of this program, which must not delay the end of a run for ever."""
         if not task.cancelled() and (bug := task.exception()) is not None:
             logger.error("the outputs of %s", key, exc_info=bug)
-            self._end(key, "object-store: its outputs were not uploaded, by a mistake of this node")
+            self._end(key, "object-store: its outputs were not uploaded, because of an error in this node")
 
     def _end(self, key: RunKey, why: str) -> None:
-        """Nothing more is uploaded: all is, or it was given up."""
+        """Note that the upload is complete, or was given up."""
         if why:
             self.given_up[key] = why
         self._failing.pop(key, None)

@@ -77,7 +77,9 @@ class Checkpoints:
                 _check_path(source, file.path)
                 files.setdefault(file.path, (source, file))
             if page.cut or len(files) > FILES_MAX:
-                raise BadCheckpointError(f"from_checkpoint: at most {FILES_MAX} files are copied, and it has more")
+                raise BadCheckpointError(
+                    f"from_checkpoint: at most {FILES_MAX} files are copied, and the checkpoint has more"
+                )
             after = page.next
             if not after:
                 return
@@ -133,11 +135,11 @@ class Checkpoints:
         try:
             read = await self._bus.request(asked, CheckpointRead, seconds_max=ANSWER_SECONDS_MAX)
         except (BusError, ValueError) as error:
-            raise RuntimeUnavailableError(f"no gateway gives its checkpoint: {error}") from error
+            raise RuntimeUnavailableError(f"no gateway sends its checkpoint: {error}") from error
         if read.missing:
             raise BadCheckpointError(f"from_checkpoint: {read.missing}")
         if read.refused:
-            raise RuntimeUnavailableError(f"its checkpoint is not given: {read.refused}")
+            raise RuntimeUnavailableError(f"its checkpoint is refused: {read.refused}")
         return read
 
 

@@ -129,7 +129,7 @@ class Contexts:
         if read.missing:
             raise BadContextError(f"its files are not stored any more ({order.context}): submit it again with --sync")
         if read.refused:
-            raise RuntimeUnavailableError(f"its files are not given: {read.refused}")
+            raise RuntimeUnavailableError(f"its files are refused: {read.refused}")
         return read
 
     def _unpack(self, packed: str, folder: str) -> None:
@@ -233,7 +233,7 @@ def _write(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: str, *, mode: 
         while piece := source.read(READ_BYTES):
             left -= len(piece)
             if left < 0:
-                raise BadContextError(f"it has a file that is larger than it says: {info.filename[:200]!r}")
+                raise BadContextError(f"it has a file that is larger than its header says: {info.filename[:200]!r}")
             file.write(piece)
         os.fchmod(file.fileno(), mode)
 
@@ -280,7 +280,7 @@ def _append(path: str, data: bytes) -> None:
 
 
 def _drop_oldest(packed: Path, newest: str) -> None:
-    """Keep `PACKED_KEPT_BYTES`, what was used last; and nothing that did not come to its end."""
+    """Keep the most recently used packed files up to `PACKED_KEPT_BYTES`, and remove incomplete ones."""
     found = sorted(_files(packed), reverse=True)
     total = 0
     for _, size, path in found:

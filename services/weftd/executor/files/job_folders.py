@@ -79,7 +79,7 @@ class JobFolders:
                 os.utime(self.of(job_id), (now, now))
         for written_at, job_id in self._found():
             if now - written_at > self._kept_seconds and job_id not in held:
-                logger.info("removing %s, of which no node had a run for long", self.of(job_id))
+                logger.info("removing %s, of which no node has had a run for a long time", self.of(job_id))
                 self.discards.take(self.of(job_id))
         self.discards.sweep()
 

@@ -120,7 +120,7 @@ async def _read(order: StartRun, bus: Bus, node_id: str) -> SecretsRead:
     except BusError as error:
         raise RuntimeUnavailableError(f"no gateway sends its secrets: {error}") from error
     if read.refused:
-        raise RuntimeUnavailableError(f"its secrets are not given: {read.refused}")
+        raise RuntimeUnavailableError(f"its secrets are refused: {read.refused}")
     return read
 
 

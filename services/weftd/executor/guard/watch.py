@@ -40,7 +40,7 @@ class Watch:
         if beat is not None and not beat.standing:  # An earlier executor's, which may have other orders.
             end(self._home)
         if not self._orders.fencing:
-            logger.warning("there is no guard: when this executor hangs, its jobs may run twice")
+            logger.warning("no guard runs: if this executor hangs, its jobs may run twice")
             return
         self._look()
         if not await self._within(BEGIN_SECONDS_MAX, self._beats):
@@ -60,7 +60,7 @@ class Watch:
         assert child.stdin is not None
         child.stdin.close()
         if not await self._within(END_SECONDS_MAX, lambda: child.poll() is not None or self._stays(child.pid)):
-            logger.warning("killing the guard (pid %d), which did not confirm that it stays", child.pid)
+            logger.warning("killing the guard (pid %d), which did not confirm its start", child.pid)
             child.kill()
             child.wait()
         child.returncode = child.poll() or 0  # It may outlive us, and needs no waiting parent then.

@@ -97,7 +97,7 @@ class Matcher:
         try:
             helper = self._helper or await self._begin()
         except OSError as error:  # also a time-out
-            logger.warning("no helper for progress patterns could be begun: %r", error)
+            logger.warning("no helper for progress patterns could be started: %r", error)
             return None
         try:
             async with asyncio.timeout(self._seconds_max):

@@ -60,7 +60,7 @@ def refused(key: RunKey, refusal: Refusal, *, at: float) -> Run:
 
 
 def port_taken(order: StartRun) -> Refusal:
-    why = f"port taken: {order.master_port}, which the other ranks would meet at"
+    why = f"port taken: {order.master_port}, which the other ranks would connect to"
     return Refusal(why, EndReason.PORT_TAKEN)
 
 
@@ -86,7 +86,9 @@ def volume_source(volume: Volume, allowed: Sequence[str]) -> str:
     real = os.path.realpath(volume.source)
     folders = [os.path.realpath(folder) for folder in allowed if folder]
     if not any(real == folder or real.startswith(folder.rstrip("/") + "/") for folder in folders):
-        raise Refusal(f"the volume {volume.source} is not in what this node's owner allows", is_for_good=True)
+        raise Refusal(
+            f"the volume {volume.source} is not among the volumes that this node's owner allows", is_for_good=True
+        )
     if not os.path.exists(real):
         raise Refusal(f"the volume {volume.source} does not exist on this node")
     return real

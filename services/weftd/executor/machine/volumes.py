@@ -37,10 +37,12 @@ def check(volumes: Mapping[str, OwnedVolume], home: str) -> None:
         if ".." in volume.path.split("/"):
             raise ValueError(f"volume {name}: {volume.path} must not contain '..'")
         if _lies_in(home, volume.path) or _lies_in(volume.path, home):
-            raise ValueError(f"volume {name}: {volume.path} and the executor's home {home} lie in one another")
+            raise ValueError(
+                f"volume {name}: one of {volume.path} and the executor's home {home} lies within the other"
+            )
         for other, outer in volumes.items():
             if other != name and not outer.read_only and _lies_in(volume.path, outer.path):
-                why = "in which jobs write: they could put a link in its place"
+                why = "into which jobs write: they could replace it by a link"
                 raise ValueError(f"volume {name}: {volume.path} lies in the volume {other}, {why}")
 
 
@@ -73,9 +75,9 @@ def paths_for(wanted: Iterable[Volume], tenant: str, volumes: Mapping[str, Owned
         if volume is None or (volume.tenants and tenant not in volume.tenants):
             raise VolumeRefusedError(f"this node does not offer the volume {one.name} to {tenant}")
         if volume.read_only and not one.read_only:
-            raise VolumeRefusedError(f"this node offers the volume {one.name} to be read alone")
+            raise VolumeRefusedError(f"this node offers the volume {one.name} read-only")
         if os.path.realpath(volume.path) != volume.path or not os.path.isdir(volume.path):
-            raise VolumeRefusedError(f"the volume {one.name} is not where it was when this node's executor began")
+            raise VolumeRefusedError(f"the volume {one.name} has moved since this node's executor started")
         paths[one.name] = volume.path
     return paths
 

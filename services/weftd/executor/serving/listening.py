@@ -56,7 +56,7 @@ def reason(why: str, port: int, found: Iterable[Listening], *, contained: bool) 
     places = [one for one in found if one.address != ENGINES_RESOLVER]
     if any(one.port == port and not (contained and _is_loopback(one.address)) for one in places):
         return why
-    nothing = f"nothing listens at 0.0.0.0:{port} in the container" if contained else why
+    nothing = f"no process listens at 0.0.0.0:{port} in the container" if contained else why
     shown = list(dict.fromkeys(_shown(one, contained=contained) for one in places))[:SHOWN_MAX]
     return f"{nothing}; it listens on {', '.join(shown) if shown else 'no port'}"
 

@@ -136,7 +136,7 @@ class Sessions:
             elif live is not None and session.key not in live:
                 ends.append((session, "its run has ended"))
             elif now - session.asked_at > UNASKED_SECONDS_MAX:
-                ends.append((session, f"its line was dead for {UNASKED_SECONDS_MAX:g} s"))
+                ends.append((session, f"its connection was dead for {UNASKED_SECONDS_MAX:g} s"))
             elif idle and now - session.moved_at > idle:
                 ends.append((session, f"nothing was typed or written for {idle:g} s"))
         await asyncio.gather(*(session.end(why) for session, why in ends))
@@ -158,15 +158,15 @@ class Sessions:
     def _refusal(self, key: RunKey) -> SessionOpened | None:
         settings = self._settings
         if not settings.sessions:
-            return SessionOpened(refused="this node lets nobody into its runs (EXECUTOR_SESSIONS)")
+            return SessionOpened(refused="this node allows no sessions in its runs (EXECUTOR_SESSIONS)")
         if self._closing:
             return SessionOpened(refused="its node's executor stops", full=True)
         if self.count >= settings.sessions_max:
-            return SessionOpened(refused=f"this node has {self.count} sessions, and may have no more", full=True)
+            return SessionOpened(refused=f"this node has {self.count} sessions, its maximum", full=True)
         of_job = [*(one.key for one in self._open.values() if not one.over), *self._opening.values()]
         if sum(one.job_id == key.job_id for one in of_job) >= settings.sessions_per_job_max:
             most = settings.sessions_per_job_max
-            return SessionOpened(refused=f"this job has {most} sessions on this node, and may have no more", full=True)
+            return SessionOpened(refused=f"this job has {most} sessions on this node, its maximum", full=True)
         return None
 
     async def _begin(self, ask: OpenSession, key: RunKey) -> SessionOpened:

@@ -86,7 +86,7 @@ class TimeSlicing:
         return None
 
     async def resize(self, key: RunKey, share: Share) -> str:
-        return "share: this node does not hold jobs to their shares"
+        return "share: this node does not enforce shares"
 
     def detach(self, key: RunKey) -> None:
         pass

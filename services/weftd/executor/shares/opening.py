@@ -34,7 +34,7 @@ async def opened(choice: str, home: Home, *, driver: OwnDriver | None = None) ->
         if choice == HOOK and built is not None:
             raise SharesUnavailableError(built.reason)
         if built is not None:
-            logger.warning("jobs are not held to their shares of a GPU here: %s", built.reason)
+            logger.warning("shares of a GPU are not enforced here: %s", built.reason)
         yield TimeSlicing()
         return
     root = root_of(home.root)

@@ -36,7 +36,7 @@ class ArbiterWatch:
         try:
             self._child = self._spawned()
         except OSError as error:
-            logger.error("there is no arbiter, shares are not held: %s", error)
+            logger.error("no arbiter runs, so shares are not enforced: %s", error)
 
     async def keep(self) -> None:
         """Start it again whenever it ends, for ever."""

@@ -552,6 +552,6 @@ def _was_here(run: Run) -> RunSeen:
         rank=run.key.rank,
         state=RunState.EXITED,
         reason=run.reason if never_ran else EndReason.LOST,
-        detail=run.detail if never_ran else "it ended here before, and that was told",
+        detail=run.detail if never_ran else "it ended here before, and its end was reported",
         for_good=run.for_good,
     )

@@ -1,4 +1,5 @@
-"""Accounts: stretches of a time, read from the stored events in parts, and folded in a thread; few are kept."""
+"""Accounts of a period: stretches of GPU use, read from the stored events in parts and folded in a thread. A few
+accounts are cached."""
 
 import asyncio
 from collections import OrderedDict
@@ -32,8 +33,8 @@ V = TypeVar("V")
 
 
 class GpuAccount(Struct, frozen=True, kw_only=True):
-    """Everything that was held from `begins` until `ends`, in microseconds since 1970, and what became of all GPUs, by
-    pool. `whole_since`: what ended before may have been deleted."""
+    """GPU time held from `begins` until `ends`, in microseconds since 1970, and the use of all GPUs, by pool.
+    `whole_since`: jobs that ended before may have been deleted."""
 
     begins: int
     ends: int
@@ -45,7 +46,7 @@ class GpuAccount(Struct, frozen=True, kw_only=True):
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """All GPUs that there were, by step, and what each tenant had of them. `used` and `unused`: GPU-seconds by tenant;
+    """GPUs of the cluster by step, and the part that each tenant held. `used` and `unused`: GPU-seconds by tenant;
     None: too little of what it held was sampled."""
 
     window: StepWindow
@@ -73,7 +74,7 @@ class Accounts:
         return await self._fresh(self._kept, (seconds, until), partial(self._read, seconds, until), KEPT_MAX).get()
 
     def usage_at_hand(self, seconds: int) -> bool:
-        """True if `usage` begins no read."""
+        """True if `usage` needs no read of the store."""
         return seconds in self._usages and self._usages[seconds].at_hand
 
     async def usage(self, seconds: int) -> Usage:
@@ -106,7 +107,9 @@ async def account_of(
     first, last = round(begins * 1e6), max(round(begins * 1e6) + 1, round(ends * 1e6))
     ids = await store.jobs_between(begins, limit=JOBS_MAX + 1)
     if len(ids) > JOBS_MAX:
-        raise RejectedError(400, "seconds", f"more than {JOBS_MAX} jobs waited or ran in that time: ask for less")
+        raise RejectedError(
+            400, "seconds", f"more than {JOBS_MAX} jobs waited or ran in that time: ask for a shorter time"
+        )
     nodes = await asyncio.to_thread(nodes_of, await store.node_stories(begins=begins, ends=ends))
     stretches: list[EpochStretch] = []
     waits: list[Wait] = []
@@ -121,7 +124,9 @@ async def account_of(
         waits += waited
         parts += sum(len(one.parts) for one in held)
         if parts > PARTS_MAX:
-            raise RejectedError(400, "seconds", f"what jobs held changed more than {PARTS_MAX} times: ask for less")
+            raise RejectedError(
+                400, "seconds", f"the allocations of jobs changed more than {PARTS_MAX} times: ask for a shorter time"
+            )
     pools = await asyncio.to_thread(_split, nodes, stretches, waits, first, last)
     return GpuAccount(
         begins=first, ends=last, whole_since=whole_since, stretches=stretches, waits=waits, nodes=nodes, pools=pools
@@ -129,7 +134,7 @@ async def account_of(
 
 
 def usage_of(account: GpuAccount, ledger: UsedLedger) -> Usage:
-    """The account by tenant and by step. May take a second: for a thread."""
+    """The account by tenant and by step. May take a second: call it in a thread."""
     window = window_of(account.begins, account.ends)
     there, tenants = by_tenant(account.stretches, account.waits, account.nodes, window)
     _, rows = rows_of(account.stretches, UsageGrouping.TENANT, Books(nodes=account.nodes, prices=None, ledger=ledger))

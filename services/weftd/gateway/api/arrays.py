@@ -117,10 +117,10 @@ ASKED = {202: RouteAnswer(description="The command is stored; the scheduler will
     example="""-d '{"indices": "0-9,12"}'""",
 )
 async def cancel(call: Call[NoQuery]) -> web.StreamResponse:
-    """Ask to cancel the elements that are not over."""
+    """Store a command that cancels the open elements."""
     wanted = await json_of(call.request, ElementsWanted)
     if wanted.failed:
-        raise RejectedError(400, "failed", "is for a requeue: what has failed is over already")
+        raise RejectedError(400, "failed", "works only for a requeue: failed elements have ended already")
     return await _ask(call, AskKind.CANCEL, wanted, OPEN, "each of them is over already")
 
 
@@ -134,7 +134,7 @@ async def cancel(call: Call[NoQuery]) -> web.StreamResponse:
     example="""-d '{"failed": true}'""",
 )
 async def requeue(call: Call[NoQuery]) -> web.StreamResponse:
-    """Ask to run elements again that are over; with `failed` those that failed alone."""
+    """Store a command that runs ended elements again; with `failed`, only failed ones."""
     wanted = await json_of(call.request, ElementsWanted)
     states = (JobState.FAILED,) if wanted.failed else tuple(FINAL)
     none = "none of them has failed" if wanted.failed else "none of them is over"

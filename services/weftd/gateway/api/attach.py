@@ -1,4 +1,4 @@
-"""The operation by which a person enters a run: who may, which run, and how many at once."""
+"""The operation that opens a session in a run: permission, choice of the run, limits."""
 
 import asyncio
 from contextlib import suppress
@@ -29,11 +29,11 @@ from weftd.gateway.sessions import runs
 from weftd.gateway.sessions.relayed import ANSWER_SECONDS_MAX, SessionEnd, SessionLine
 from weftd.gateway.sessions.runs import RankRun
 
-PROTOCOL = "weft.attach"  # a browser closes a WebSocket of which it offered protocols and none was chosen
+PROTOCOL = "weft.attach"  # a browser closes a WebSocket if the server chooses none of the offered protocols
 ORDER_SECONDS_MAX = 10.0
-OPEN_SECONDS_MAX = 20.0  # an engine takes a while to begin a process
-SESSION_SECONDS = 0.03  # of the node, which starts a process, and of the scheduler, which notes that it came and went
-PIECE_SECONDS = 0.001  # of the node and of NATS, for a piece of any size
+OPEN_SECONDS_MAX = 20.0  # an engine takes a while to start a process
+SESSION_SECONDS = 0.03  # cost on the node, which starts a process, and in the scheduler, which records it
+PIECE_SECONDS = 0.001  # cost on the node and in NATS of a piece of any size
 SESSION_CHARACTERS = 32  # of 36: 165 bits
 COMMAND_PARTS_MAX = 4096
 LIVE = (JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
@@ -76,9 +76,9 @@ async def attach(call: Call[AttachQuery]) -> web.StreamResponse:
     gateway.count(call.who, changes=True)
     gateway.auditing.count(call.who)
     if job.pool in gateway.settings.sessions_off_pools:
-        raise RejectedError(403, "job", f"pool {job.pool} lets nobody into its jobs (GATEWAY_SESSIONS_OFF_POOLS)")
+        raise RejectedError(403, "job", f"pool {job.pool} allows no sessions in its jobs (GATEWAY_SESSIONS_OFF_POOLS)")
     if (query.kind is SessionKind.PORT) != bool(query.port):
-        raise RejectedError(400, "port", "goes with `kind=port`, and that with a port from 1 to 65535")
+        raise RejectedError(400, "port", "and `kind=port` need each other; a port is 1 to 65535")
     run = _run(job, query)
     if request.headers.get("Upgrade", "").lower() != "websocket":
         raise RejectedError(426, "Upgrade", "this is a WebSocket: ask for it with `Upgrade: websocket`")
@@ -147,7 +147,7 @@ async def _serve(call: Call[AttachQuery], job: Job, run: RankRun, socket: web.We
         await line.tell(SessionTold(session=session_id, node=_node(run), rank=run.rank, taken=opened.taken))
         over = await line.carry()
     except asyncio.CancelledError:
-        if call.request.transport is not None and not gateway.streams.closing:  # The token is no good any more.
+        if call.request.transport is not None and not gateway.streams.closing:  # The token is no longer valid.
             over = SessionEnd.CLOSED
             await asyncio.shield(_close(gateway, run, session_id, opened.line))
         raise
@@ -210,7 +210,7 @@ async def _open(
 
 
 async def _close(gateway: Gateway, run: RankRun, session_id: str, line: int) -> None:
-    """End the session on its node. One that hears nothing of it ends it by itself, soon."""
+    """End the session on its node. A node that does not receive this ends it soon by itself."""
     asked = WriteSession(node_id=_node(run), session_id=session_id, line=line, end=True)
     with suppress(BusError):
         await gateway.bus.request(asked, msgspec.Raw, seconds_max=ANSWER_SECONDS_MAX)  # type: ignore[type-var]

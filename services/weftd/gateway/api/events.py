@@ -71,7 +71,7 @@ class StoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
     example="?follow=1",
 )
 async def all_events(call: Call[EventsQuery]) -> web.StreamResponse:
-    """A page of the newest events, or of those behind `after`; as a stream: from now, or from behind `after`."""
+    """A page of the newest events, or of those after `after`. A stream begins now, or after `after`."""
     tenant = None if call.who.admin else call.who.tenant
     after = await _after(call, tenant=tenant)
     if _is_stream(call.request, follow=call.query.follow):
@@ -97,7 +97,7 @@ async def all_events(call: Call[EventsQuery]) -> web.StreamResponse:
     example="?follow=1",
 )
 async def job_events(call: Call[StoryQuery]) -> web.StreamResponse:
-    """A page of a job's story. As a stream it goes on with new events, and ends after the job is over."""
+    """A page of a job's event history. A stream continues with new events and ends after the job has ended."""
     after = await _after(call, tenant=None if call.who.admin else call.who.tenant)
     job = await call.gateway.job(call.who, call.path("job"))
     if not _is_stream(call.request, follow=call.query.follow):
@@ -158,7 +158,7 @@ def _frames(items: list[Item]) -> bytes:
 
 
 async def _ends(gateway: Gateway, last: Item) -> bool:
-    """Return True if a job's story ends with this event: the job is over, and was not put back into the queue."""
+    """Return True if this event is the last of a job's history: the job has ended and was not requeued."""
     event = last.event
     over = event.event in FINAL_EVENTS
     return over and not await gateway.store.story(event.subject_id, after=event.cursor, limit=1)
@@ -174,14 +174,14 @@ def _before(call: Call[EventsQuery] | Call[StoryQuery]) -> str:
 
 
 async def _after(call: Call[EventsQuery] | Call[StoryQuery], *, tenant: str | None) -> str:
-    """The cursor to go on from: `Last-Event-ID`, which a reconnecting reader sends, is newer than the URL. `now` is
-    that of the newest event which the caller may see."""
+    """The cursor from which to continue. `Last-Event-ID`, which a reconnecting reader sends, is newer than the URL.
+    `now` stands for the newest event that the caller may see."""
     given, before = call.request.headers.get("Last-Event-ID"), call.query.before
     cursor = given if given is not None else call.query.after
     if before and not (before == NOW or CURSOR.fullmatch(before)):
         raise RejectedError(400, "before", "not the cursor of an event")
     if before and (cursor or _is_stream(call.request, follow=call.query.follow)):
-        raise RejectedError(400, "before", "goes neither with `after` nor with a stream")
+        raise RejectedError(400, "before", "cannot be combined with `after` or a stream")
     if cursor == NOW:
         newest = await call.gateway.store.events(tenant=tenant, newest=True, limit=1)
         return newest[-1].cursor if newest else FIRST

@@ -35,11 +35,14 @@ from weftd.gateway.limits.streams import write
 from weftd.gateway.sessions.runs import ANSWER_SECONDS_MAX, RankRun
 
 WHAT = "the files"
-PIECES_AT_ONCE = 3  # in memory for each reader; node and gateway work at the same time
+PIECES_AT_ONCE = 3  # kept in memory for each reader, so that node and gateway work at the same time
 
 Path = Annotated[
     str,
-    Meta(max_length=PATH_CHARACTERS_MAX, description="Below `results` or `checkpoints`; any other is below `results`."),
+    Meta(
+        max_length=PATH_CHARACTERS_MAX,
+        description="Path below `results` or `checkpoints`; any other path counts as below `results`.",
+    ),
 ]
 Rank = Annotated[
     int, Meta(ge=0, le=65535, description="Rank whose node has the files, or with `role` within that role.")
@@ -151,22 +154,22 @@ async def delete(call: Call[FilesQuery]) -> web.StreamResponse:
 
 
 async def _where(call: Call[FilesQuery] | Call[FileQuery]) -> tuple[Job, RankRun, str]:
-    """The job, the run that is meant, and the node on which that is or was. Raises RejectedError."""
+    """The job, the requested run, and the node on which it is or was. Raises RejectedError."""
     query = call.query
     job = await call.gateway.job(call.who, call.path("job"))
     run = await run_of(call.gateway, job, rank=query.rank, role=query.role, epoch=query.epoch)
     if run.node_id is None:
-        raise RejectedError(404, "job", f"{job.name} has no files: it is {job.state}, and was on no node yet")
+        raise RejectedError(404, "job", f"{job.name} has no files: it is {job.state}, and no node has run it yet")
     return job, run, run.node_id
 
 
 def _check(found: FilesListed | FileRead | FilesDeleted, path: str, job: Job, run: RankRun) -> None:
-    """Raises RejectedError for what the node does not have or does not allow."""
+    """Raises RejectedError if the node does not have the file or refuses it."""
     shown = path[:200] or "all files"
     if found.refused:
         raise RejectedError(400, "path", f"{shown} {found.refused}")
     if found.missing:
-        kept = "it wrote none, or they were deleted, as old ones are (EXECUTOR_RESULTS_KEPT_DAYS)"
+        kept = "it wrote none, or they were deleted, as old files are (EXECUTOR_RESULTS_KEPT_DAYS)"
         what = f"no {shown}" if path else "no files"
         raise RejectedError(404, "path", f"node {run.node_id} has {what} of {job.name}: {kept}")
 
@@ -221,7 +224,7 @@ def _too_far(size: int) -> web.Response:
 
 
 async def pieces(gateway: Gateway, asked: ReadFile, begin: int, end: int) -> AsyncGenerator[FileRead, None]:
-    """The pieces in order. The next ones are asked for while the reader takes one, PIECES_AT_ONCE with that."""
+    """The pieces in order. Up to PIECES_AT_ONCE are requested ahead of the reader."""
     coming = deque[asyncio.Task[FileRead]]()
     try:
         while begin < end or coming:

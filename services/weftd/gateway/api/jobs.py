@@ -114,7 +114,7 @@ async def submit(call: Call[NoQuery]) -> web.StreamResponse:
     " tenant's quota is not looked at.",
     body=JobSpec,
     body_media=SPEC_MEDIA,
-    answers={200: RouteAnswer(description="It would be taken; as Weft reads it.", type=Checked)},
+    answers={200: RouteAnswer(description="The specification is valid; this is how Weft reads it.", type=Checked)},
     example="""-d '{"name": "hello", "command": ["true"]}'""",
 )
 async def check_only(call: Call[NoQuery]) -> web.StreamResponse:
@@ -277,7 +277,7 @@ async def prioritise(call: Call[NoQuery]) -> web.StreamResponse:
 async def scale(call: Call[NoQuery]) -> web.StreamResponse:
     wanted = await json_of(call.request, SizeWanted)
     found = await call.gateway.job(call.who, call.path("job"))
-    if call.who.tenant == OWN_TENANT:  # the store has one ask for a size from it at a time: the partition planner's
+    if call.who.tenant == OWN_TENANT:  # the store has one size command of it at a time: that of the partition planner
         raise RejectedError(403, "job", f"the sizes that tenant {OWN_TENANT} asks for are the partition planner's")
     check_size(found, wanted.size)
     return await ask(call, AskKind.SCALE, found, scale=Scale(size=wanted.size), field="size")
@@ -312,8 +312,8 @@ async def ask(
     adds_bytes: int = 0,
     field: str = "",
 ) -> web.StreamResponse:
-    """Store an ask about a job for its scheduler. `adds_bytes`: what is stored once it is done; `field`: the part of
-    the request that is too large where its tenant may not have as much. Raises RejectedError."""
+    """Store a command about a job for its scheduler. `adds_bytes`: bytes that the command adds to the job; `field`: the
+    part of the request to name if these exceed the tenant's limit. Raises RejectedError."""
     gateway = call.gateway
     await audit_if_of_another(call, kind, job.id, job.tenant)
     try:
@@ -339,7 +339,7 @@ async def ask(
 
 
 async def audit_if_of_another(call: Call[NoQuery], kind: AskKind, subject: str, tenant: str) -> None:
-    """Write to the audit log what an administrator asks about another tenant's job or array."""
+    """Write an administrator's command for another tenant's job or array to the audit log."""
     if tenant != call.who.tenant:
         auditing = call.gateway.auditing
         await auditing.asked(auditing.actor(call.request, call.who), f"{kind} {subject}", f"of {tenant}")

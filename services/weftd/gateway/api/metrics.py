@@ -57,7 +57,9 @@ async def metrics(call: Call[MetricsQuery]) -> web.StreamResponse:
     async with gateway.metrics.one(call.who.tenant):
         parts, missing = await stored_metrics(gateway, job, query.rank)
         if not parts and not missing:
-            raise RejectedError(404, "rank", f"{job.name} has no metrics: rank {query.rank} of it was on no node yet")
+            raise RejectedError(
+                404, "rank", f"{job.name} has no metrics: rank {query.rank} of it has run on no node yet"
+            )
         if not parts:
             raise RejectedError(503, "", f"the nodes that have the metrics of {job.name} do not answer")
         view = await asyncio.to_thread(view_of, parts, rank=query.rank, points=query.points, missing=missing)
@@ -65,8 +67,8 @@ async def metrics(call: Call[MetricsQuery]) -> web.StreamResponse:
 
 
 async def stored_metrics(gateway: Gateway, job: Job, rank: int) -> tuple[list[bytes], list[int]]:
-    """The file of each epoch in which the rank was on a node, and the epochs whose node does not answer, or that no
-    answer has room for beside newer ones."""
+    """The file of each epoch in which the rank was on a node, and the epochs that are missing: their node does not
+    answer, or newer epochs fill the answer."""
     parts: list[bytes] = []
     missing: list[int] = []
     room = BYTES_MAX
@@ -138,7 +140,7 @@ def _rows(lines: Iterable[bytes]) -> Iterator[Row]:
 
 
 def _evenly(items: Sequence[T], most: int) -> Sequence[T]:
-    """At most that many of the items, the last among them."""
+    """At most that number of items, evenly spaced and with the last one."""
     total = len(items)
     if total <= most:
         return items

@@ -176,7 +176,7 @@ class DrainQuery(Struct, frozen=True, forbid_unknown_fields=True):
 async def drain(call: Call[DrainQuery]) -> web.StreamResponse:
     query = call.query
     if query.until is not None and query.until <= call.gateway.now():
-        raise RejectedError(400, "until", "must be a time to come")
+        raise RejectedError(400, "until", "must be in the future")
     return await _ask(call, AskKind.DRAIN, drain=Drain(reason=query.reason, until=query.until, evicts=query.evict))
 
 

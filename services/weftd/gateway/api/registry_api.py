@@ -87,7 +87,7 @@ async def _admitted(gateway: Gateway, request: web.Request) -> web.StreamRespons
     asked = request_of(request.method, path, list(URL(f"/?{query}", encoded=True).query.items()))
     if ticket is not None and asked.what is not What.PING:
         if asked.repository != ticket.repository or request.method not in ("GET", "HEAD"):
-            raise RejectedError(403, "", f"this run may pull from {ticket.repository} alone")
+            raise RejectedError(403, "", f"this run may pull from {ticket.repository} only")
     else:
         _check_owner(who, asked, request.method)
     await gateway.cpu_budgets.go(who.tenant)
@@ -207,7 +207,7 @@ async def _upload(
         answered = await _passed(
             registry, asked, request, headers=headers, body=body() if request.body_exists else None
         )
-    except BaseException as error:  # Clients begin again where an upload broke off, and would lack the room.
+    except BaseException as error:  # Clients resume an upload where it broke off, and would lack the room.
         with suppress(RejectedError):
             await asyncio.shield(_drop_upload(registry, tenant, asked))
         if refused:
@@ -253,7 +253,7 @@ async def _put_manifest(
     """Store a manifest under its digest, under a tag that holds it, and under its own tag."""
     reference = asked.reference
     if reference.startswith(HELD_TAG):
-        raise RejectedError(400, "", f"a tag does not begin with {HELD_TAG}")
+        raise RejectedError(400, "", f"a tag must not begin with {HELD_TAG}")
     body = b"".join([piece async for piece in _bounded(request)])
     media = request.content_type
     manifest = await asyncio.to_thread(manifest_of, body, media)
@@ -262,7 +262,7 @@ async def _put_manifest(
     await _check_parts(registry, asked.repository, manifest)
     stored = await registry.stored(tenant, fresh=True)
     loose = registry.loose(tenant)
-    # Parts that came loose are counted by their digest here, too: once.
+    # Uploaded parts without a manifest are counted once, by their digest, here as well.
     blobs = {**{key: size for key, (size, _) in loose.bytes.items()}, **stored.blobs, **manifest.blobs}
     if sum(blobs.values()) > registry.bytes_max:
         raise registry.full(tenant)
@@ -347,5 +347,5 @@ def _status(found: aiohttp.ClientResponse) -> int:
 def _shown(found: aiohttp.ClientResponse) -> dict[str, str]:
     shown = {name: found.headers[name] for name in _ANSWERED if name in found.headers}
     if location := found.headers.get("Location"):
-        shown["Location"] = URL(location).raw_path_qs  # at this gateway, wherever the registry believes to be
+        shown["Location"] = URL(location).raw_path_qs  # the address of this gateway, whatever address the registry has
     return {**shown, **_VERSION}

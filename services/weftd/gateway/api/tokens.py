@@ -91,7 +91,7 @@ async def revoke(call: Call[NoQuery]) -> web.StreamResponse:
     revoked = await call.gateway.store.revoke_tokens(tenant=tenant, label=label, at=call.gateway.now())
     call.gateway.access.forget()
     if not revoked:
-        raise RejectedError(404, "label", f"tenant {tenant} has no token in force with the label {label}")
+        raise RejectedError(404, "label", f"tenant {tenant} has no valid token with the label {label}")
     return answer(TokensRevoked(revoked=revoked))
 
 

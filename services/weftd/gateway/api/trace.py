@@ -65,11 +65,13 @@ async def _over_since(call: Call[TraceQuery], since: float, pool: str) -> list[J
         if not may_go_on(page, limit=PAGE) or page[-1].submitted_at < since:
             return found
         if len(found) > JOBS_MAX:
-            raise RejectedError(400, "seconds", f"more than {JOBS_MAX:,} jobs were submitted in it: ask for less time")
+            raise RejectedError(
+                400, "seconds", f"more than {JOBS_MAX:,} jobs were submitted in it: ask for a shorter time"
+            )
         before = page[-1].seq
 
 
 def _written(jobs: list[Job], assumptions: Assumptions, learnt: dict[str, str], now: float) -> str:
-    """A job that ended while the snapshots were read is there once, as what it was read first."""
+    """A job that ended while the snapshots were read appears once, in the state that was read first."""
     once = {job.id: job for job in reversed(jobs)}.values()
     return csv_of(row for job in once if (row := row_of(job, assumptions, learnt, now=now)) is not None)

@@ -25,7 +25,7 @@ from weftd.gateway.registry.upstream import NO_REGISTRY, Registry, Stored
 
 CONTEXT_SECONDS_MAX = 1800.0
 PIECE_SECONDS_MAX = 60.0
-UNUSED_SECONDS = 3600.0  # not removed before, to make room: a job may be about to use it
+UNUSED_SECONDS = 3600.0  # kept at least this long, as a job may be about to use it
 BEGUN_SECONDS_MAX = 600.0  # without a piece: its sender is gone
 EVICTED_AT_ONCE = 4
 ID_CHARACTERS = 24
@@ -64,7 +64,7 @@ async def set_(call: Call[NoQuery]) -> web.StreamResponse:
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise RejectedError(415, "Content-Encoding", "send the ZIP file as it is, not compressed")
     if request.content_length is None:
-        raise RejectedError(411, "Content-Length", "is needed: how many bytes the ZIP file has")
+        raise RejectedError(411, "Content-Length", "is missing: it is the size of the ZIP file in bytes")
     check_length(request, PACKED_BYTES_MAX)
     if not request.content_length:
         raise RejectedError(400, "", "the body is empty")
@@ -75,14 +75,14 @@ async def set_(call: Call[NoQuery]) -> web.StreamResponse:
             await _store(gateway, tenant, digest, request, size=request.content_length)
     found = await gateway.store.use_context(tenant, digest, at=gateway.now())
     if found is None:
-        raise RejectedError(503, "digest", "was removed as it came: send it again")
+        raise RejectedError(503, "digest", "was removed during the upload: send it again")
     return answer(_view(found))
 
 
 def forgetting_contexts(
     store: GatewayStore, now: Callable[[], float], *, kept_days: float
 ) -> Callable[[], Awaitable[None]]:
-    """A loop that removes files that nothing used for so long (0: for ever), and those that never became whole."""
+    """A loop that removes files that were unused for this long (0: never), and incomplete uploads."""
 
     async def forget() -> None:
         at = now()
@@ -127,7 +127,7 @@ async def _store(gateway: Gateway, tenant: str, digest: str, request: web.Reques
 
 
 async def _begin(gateway: Gateway, one: str, tenant: str, digest: str, size: int) -> None:
-    """Make room by removing what was used longest ago, as far as needed. Raises RejectedError."""
+    """Make room by removing the least recently used files. Raises RejectedError."""
     store, most = gateway.store, gateway.settings.tenant_context_bytes_max
     while not await store.begin_upload(one, owner=tenant, digest=digest, size=size, at=gateway.now(), most=most):
         now = gateway.now()

@@ -1,4 +1,4 @@
-"""GPU-seconds by tenant over a time; with `by`, an account by whatever rows are wanted."""
+"""GPU-seconds by tenant over a period; with `by`, an account with the requested rows."""
 
 import asyncio
 from typing import Annotated
@@ -23,7 +23,7 @@ TENANTS_MAX = 1_000  # in one answer
 STEPS_OF_MAX = 100  # tenants of which the answer has every step
 ROWS_MAX = 100_000  # in one answer
 TIME_MAX = 253_402_300_800.0  # the year 10000
-NO_ROWS = "CSV has rows: say by=tenant, job, label, …"
+NO_ROWS = "CSV needs rows: set by=tenant, job, label, …"
 
 
 class UsageQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,13 +56,13 @@ class UsageQuery(Struct, frozen=True, forbid_unknown_fields=True):
 async def usage(call: Call[UsageQuery]) -> web.StreamResponse:
     gateway, query = call.gateway, call.query
     if query.tenant not in (None, call.who.tenant) and not call.who.admin:
-        raise RejectedError(403, "tenant", f"this token is of tenant {call.who.tenant}, and sees that alone")
+        raise RejectedError(403, "tenant", f"this token is of tenant {call.who.tenant}, and sees only that tenant")
     only = query.tenant if call.who.admin else call.who.tenant
     if query.by is not None:
         return await _billed(call, query.by, only)
     unused = "label" if query.label else "until" if query.until is not None else ""
     if unused or _wants_csv(call):
-        raise RejectedError(400, unused or "by", "is for rows: say by=tenant, job, label, …" if unused else NO_ROWS)
+        raise RejectedError(400, unused or "by", "needs rows: set by=tenant, job, label, …" if unused else NO_ROWS)
     if gateway.accounts.usage_at_hand(query.seconds):
         found = await gateway.accounts.usage(query.seconds)
     else:

@@ -1,4 +1,4 @@
-"""Webhooks and mails: made, listed, switched on again and removed by their tenant. The secret is shown once."""
+"""Webhooks and mails: tenants add, list, switch on and remove them. The secret is shown once."""
 
 import msgspec
 from aiohttp import web
@@ -35,7 +35,7 @@ async def webhooks(call: Call[NoQuery]) -> web.StreamResponse:
 @operation(
     "POST /v1/webhooks",
     "webhooks",
-    "Have events posted to a URL",
+    "Post events to a URL",
     description="Weft posts each later event at least once, in order, signed with a secret. The answer shows the secret"
     " once: docs/telling.md.",
     body=WebhookWanted,
@@ -53,7 +53,7 @@ async def add(call: Call[NoQuery]) -> web.StreamResponse:
     if why := _mistake(wanted.url, gateway):
         raise RejectedError(400, "url", why)
     if wanted.all_tenants and not call.who.admin:
-        raise RejectedError(403, "all_tenants", f"this token is of tenant {call.who.tenant}, and sees that alone")
+        raise RejectedError(403, "all_tenants", f"this token is of tenant {call.who.tenant}, and sees only that tenant")
     try:
         events = events_of(wanted.events) or (UNASKED if by_mail else ())
     except ValueError as error:

@@ -41,7 +41,7 @@ WORKER = (sys.executable, "-P", "-m", "weft.simulator.whatif")
 
 
 class WhatIfAsked(Struct, frozen=True, kw_only=True):
-    """A question that can be answered: the pool as it is, as it would be, and the jobs of both."""
+    """A checked question: the pool as it is, the changed pool, and the jobs of both."""
 
     at: float
     base: Present
@@ -75,7 +75,7 @@ async def what_if(call: Call[NoQuery]) -> web.StreamResponse:
 
 
 async def _asked(gateway: Gateway, who: Access, wanted: WhatIfWanted) -> WhatIfAsked:
-    """Raises RejectedError, which names the field, for what cannot be supposed."""
+    """Raises RejectedError, which names the field, if the change is impossible."""
     snapshots, at = gateway.snapshots, gateway.now()
     pool = wanted.pool or snapshots.default_pool
     if pool not in await snapshots.pools():
@@ -288,7 +288,7 @@ def _sentence(asked: WhatIfAsked, found: FatesCompared, other: dict[str, WhatIfO
         parts.append(f"the {plural(found.waiting, 'job')} that wait now {wait}, on average")
     within = duration_text(asked.until_s)
     if found.only_other:
-        parts.append(f"{plural(found.only_other, 'job')} would start that as it is would not within {within}")
+        parts.append(f"{plural(found.only_other, 'job')} would start within {within} only with the change")
     if found.only_base:
         parts.append(f"{plural(found.only_base, 'job')} would no longer start within {within}")
     parts += [f"{asked.jobs[job.id].name} {_start(asked, job, other)}" for job in asked.what.submit[:3]]

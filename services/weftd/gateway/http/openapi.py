@@ -1,4 +1,4 @@
-"""The OpenAPI document, from the table of operations and the very types that they decode and encode with."""
+"""Generates the OpenAPI document from the table of operations and their types."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -29,11 +29,11 @@ PATH_WORDS = {
     "person": "A person's id.",
 }
 ERRORS = {
-    400: "Something in what was sent is wrong: `field` is where, `reason` is why. Nothing was stored.",
-    401: "No token, or one that is not known.",
+    400: "The request has a mistake: `field` names its place, `reason` its cause. Nothing was stored.",
+    401: "The token is missing or not valid.",
     403: "This token may not do this.",
-    404: "It is not there, or it is another tenant's.",
-    409: "It conflicts with what is: the reason says how.",
+    404: "It does not exist, or belongs to another tenant.",
+    409: "It conflicts with the current state; the reason names the conflict.",
     408: "The body did not arrive in time.",
     411: "The request needs a Content-Length.",
     413: "The body is too large.",
@@ -42,7 +42,7 @@ ERRORS = {
     422: "The request is valid but impossible on this cluster.",
     426: "The path is a WebSocket, and the request does not ask for an upgrade.",
     429: "A limit is exceeded: retry after `Retry-After` seconds. Nothing was done.",
-    503: "Not now: ask again after `Retry-After` seconds.",
+    503: "Not available now: ask again after `Retry-After` seconds.",
 }
 NEEDS = {
     Audience.ADMIN: "an administrator's token",
@@ -60,7 +60,7 @@ _ALLOWED_IN_PART = (
     "/v1/usage",
     "/v1/webhooks",
 )
-_NAMES_ONE_THING = (  # in the query or the body, or it is not there in every cluster
+_NAMES_ONE_THING = (  # the thing is named in the query or the body, or not every cluster has it
     "/v1/trace",
     "/v1/what-if",
     "/v1/codes",
@@ -69,7 +69,7 @@ _NAMES_ONE_THING = (  # in the query or the body, or it is not there in every cl
     "/v1/oidc/callback",
     "/v1/oidc/device",
 )
-_SIGN_IN = {("POST", "/v1/sessions"), ("GET", "/v1/oidc/callback")}  # they refuse who anyone says to be
+_SIGN_IN = {("POST", "/v1/sessions"), ("GET", "/v1/oidc/callback")}  # public, but they refuse bad credentials
 _CONFLICTS = (
     ("POST", "/v1/jobs"),
     ("POST", "/v1/tokens"),

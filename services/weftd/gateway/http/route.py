@@ -52,8 +52,8 @@ class Header(Struct, frozen=True, kw_only=True):
 
 
 class RouteAnswer(Struct, frozen=True, kw_only=True):
-    """One answer of an operation: a type as JSON, or bytes of some media type. `streamed`: what the data of its
-    server-sent events are, if they are no parts of `type`."""
+    """One answer of an operation: a type as JSON, or bytes of some media type. `streamed`: types of the data of its
+    server-sent events, if `type` does not contain them."""
 
     description: str
     type: Any = None
@@ -62,7 +62,7 @@ class RouteAnswer(Struct, frozen=True, kw_only=True):
 
 
 class Call(Struct, Generic[Q], frozen=True):
-    """One admitted request, its query decoded. `turn`: its tenant's; an answer that stays open ends the turn."""
+    """One admitted request with its decoded query. `turn`: its tenant's slot; an answer that stays open releases it."""
 
     gateway: "Gateway"
     request: web.Request
@@ -108,7 +108,7 @@ def operation(
     answers: Mapping[int, RouteAnswer],
     example: str = "",
 ) -> Callable[[Handler[Q]], Route[Q]]:
-    """Make a route of its handler. `asked`: method and path; the handler's annotation has the type of the query."""
+    """Make a route from its handler. `asked`: method and path. The handler's annotation has the type of the query."""
 
     def route(handler: Handler[Q]) -> Route[Q]:
         method, path = asked.split()
@@ -134,7 +134,7 @@ def operation(
 
 
 def refused(route: Route[Any], who: Access) -> RejectedError | None:
-    """Why the caller may not use the operation; None: it may, for what is its tenant's."""
+    """Why the caller may not use the operation; None: it may, for things of its tenant."""
     if route.who is Audience.ADMIN and not who.admin:
         return RejectedError(403, "Authorization", "needs an administrator's token")
     if route.who is Audience.OPERATOR and not who.admin and who.role != Role.OPERATOR:
@@ -147,7 +147,7 @@ def refused(route: Route[Any], who: Access) -> RejectedError | None:
     return None
 
 
-ACCEPTED = {202: RouteAnswer(description="Stored; the scheduler does it.", type=Accepted)}
+ACCEPTED = {202: RouteAnswer(description="The command is stored; the scheduler will execute it.", type=Accepted)}
 
 
 def answer(value: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
@@ -179,7 +179,7 @@ def query_of(request: web.Request, kind: type[Q]) -> Q:
 
 
 async def body_of(request: web.Request) -> bytes:
-    """The body, unless it is too large: then its rest is not read."""
+    """The body. Raises RejectedError if it is too large, and does not read its rest."""
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise RejectedError(415, "Content-Encoding", "send the body as it is, not compressed")
     check_length(request)
@@ -224,7 +224,7 @@ def _within_mapping(body: bytes, kind: Any, field: str, reason: str) -> tuple[st
     """The mistake in an item of a mapping, with the name of the item, which the decoder leaves out."""
     try:
         found = mistakes_of(msgspec.json.decode(body), kind, PATTERN_WORDS)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # worse, further on than the decoder had read
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # a worse mistake, further on
         found = []
     outer = field.rpartition("$.")[2].removesuffix("[...]")
     return (found[0].field, found[0].reason.replace("`", "")) if found else (outer, reason)

@@ -1,8 +1,8 @@
-"""Limits of what goes on at once: costly requests, which take turns, and streams, sessions and uploads, which stay.
+"""Limits of concurrent work: costly requests, which take turns, and streams, sessions and uploads, which stay open.
 
 `ConcurrencyLimit` bounds a resource, and `RateLimit` (`thinking/rates.py`) the requests of a principal. Two limits are
-of neither kind. The cost of a request to the processor (`cpu_budget.py`) is known only after the work, so its tenant
-owes it. A connection (`listening.py`) has no tenant yet, and may take the place of the oldest stranger.
+of neither kind. The CPU cost of a request (`cpu_budget.py`) is known only after the work, so its tenant owes it. A
+connection (`listening.py`) has no tenant yet, and may take the place of the oldest stranger.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class _Tenant:
 
 
 class Slot:
-    """A turn that was taken; without `end`, a turn that blocks no other. To end it again does nothing."""
+    """A slot that was taken; without `end`, a slot that blocks no other. Ending it twice does nothing."""
 
     def __init__(self, end: Callable[[], None] | None = None) -> None:
         self._end = end
@@ -41,8 +41,8 @@ class Slot:
 
 
 class ConcurrencyLimit:
-    """Tenants are served in turn; none has more than `per_tenant` of the `at_once` turns, so one tenant's thousand
-    requests delay another's by one of them at most. `what` names the requests in a refusal. With 0 `wait_seconds` no
+    """Tenants are served in turn. None has more than `per_tenant` of the `at_once` slots, so a thousand requests of one
+    tenant delay another tenant by one request at most. `what` names the requests in a refusal. With 0 `wait_seconds` no
     request waits: one that finds all turns taken is refused with 503."""
 
     def __init__(
@@ -63,7 +63,7 @@ class ConcurrencyLimit:
 
     @asynccontextmanager
     async def one(self, tenant: str, *, patient: bool = False) -> AsyncIterator[None]:
-        """A turn for as long as the context lasts; as `take`."""
+        """A slot for the time of the context, as by `take`."""
         turn = await self.take(tenant, patient=patient)
         try:
             yield
@@ -117,5 +117,5 @@ class ConcurrencyLimit:
             raise self._refusal(tenant) from None
 
     def _refusal(self, tenant: str) -> "NoSlotError":
-        reason = f"tenant {tenant} may have {self._per_tenant} {self._what} at once here, and others wait already"
+        reason = f"tenant {tenant} may have {self._per_tenant} {self._what} at once here, and more of them wait already"
         return NoSlotError(429, "", reason, retry_after=self._wait_seconds)

@@ -1,4 +1,4 @@
-"""The listening socket: how many connections there may be, from where, and how long one may stay without a request.
+"""The listening socket: limits of connections, in total and by source, and of their time without a request.
 
 A connection is a stranger's until it has brought a known token. Strangers may not stay for long, and the oldest is
 closed if there is no room left, so that connections without a token never keep out those with one.
@@ -20,7 +20,7 @@ from weftd.gateway.limits.access import source_of
 FIRST_REQUEST_SECONDS_MAX = 10.0
 STRANGER_SECONDS_MAX = 5.0  # for a stranger's next request
 IDLE_SECONDS_MAX = 75.0
-TAKEN_SECONDS_MAX = 30.0  # for a reader to take the bytes that wait for it in our memory
+TAKEN_SECONDS_MAX = 30.0  # for a reader to read the bytes that wait in our memory
 HANDSHAKE_SECONDS_MAX = 10.0
 UNHEARD_SECONDS_MAX = 30  # the client has vanished if sent bytes are not acknowledged for this long
 LEAVE_SECONDS = 1.0  # for the rest of a refused body, so that its sender reads the refusal
@@ -80,7 +80,7 @@ class HttpConnection(web.RequestHandler):
             self._silent = None
 
     def let_in(self) -> None:
-        """It brought a known token."""
+        """Its request has a known token."""
         self._known = True
 
     def answered(self) -> None:
@@ -100,7 +100,7 @@ class HttpConnection(web.RequestHandler):
     ) -> web.StreamResponse:
         if status >= 500:
             super().handle_error(request, status, exc, None)  # for its log line
-        reason = "not a request that can be read" if status < 500 else "a mistake of the gateway"
+        reason = "not a request that can be read" if status < 500 else "an error in the gateway"
         response = web.Response(body=problem(status, "", reason), status=status, content_type=PROBLEM)
         response.force_close()
         return response
@@ -150,7 +150,7 @@ class Busy(asyncio.Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """The first protocol of every connection, which goes on as an `HttpConnection`, as `Busy`, or is closed."""
+    """The first protocol of every connection. It continues as an `HttpConnection` or as `Busy`, or is closed."""
 
     def __init__(self, limiter: "ConnectionLimiter") -> None:
         self._limiter = limiter
@@ -222,7 +222,7 @@ async def listening(
     stop_seconds: float = 5.0,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[int]:
-    """Serve until the block ends, then finish the requests in hand; yields the port."""
+    """Serve until the block ends, then finish the requests in progress. Yields the port."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=stop_seconds)
     await runner.setup()
     server = runner.server

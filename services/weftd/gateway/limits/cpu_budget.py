@@ -1,8 +1,8 @@
-"""Each tenant's lane: a tenant that had more than its part of this gateway's processor goes on later, and others pass.
+"""CPU budgets of tenants: a tenant that used more than its share of this gateway's CPU waits, and others pass.
 
-The cost of a request is measured where it is worked on: the steps of its coroutine, and its work in threads. The work
-of other processes for it is charged where it is much beside that: a read of the past, or of events, by its time in the
-store, a piece of a log by its bytes, a large specification by its own, an ask by a price. The rest comes in proportion.
+The gateway measures the cost of a request in the steps of its coroutine and its work in threads. It also charges large
+work of other processes: reads of the past or of events by their time in the store, pieces of logs and large
+specifications by their bytes, commands by a fixed price.
 
 It is no limit of rate or concurrency (`concurrency.py`): a request is admitted before its cost is known, and a debt
 delays the next one only while another tenant is there.
@@ -21,16 +21,16 @@ from weftd.gateway.thinking.budgets import Budgets, ProcessorBudget
 T = TypeVar("T")
 P = ParamSpec("P")
 
-PASS_SECONDS = 0.001  # of the processor, which each request is charged with before its work is measured
+PASS_SECONDS = 0.001  # CPU time charged for each request before its work is measured
 WRITE_SECONDS = 0.0002  # and each write to a stream
-RECEIVED_SECONDS_PER_BYTE = 5e-9  # of a specification, which is read from the wire outside of what is measured
-ASK_SECONDS = 0.002  # of the scheduler and the store, for a submission or an ask, which wait for them
+RECEIVED_SECONDS_PER_BYTE = 5e-9  # the read of a specification from the network is not measured
+ASK_SECONDS = 0.002  # time of the scheduler and the store for a submission or a command
 STORED_SECONDS_PER_BYTE = 8e-8  # by the store, the scheduler and the nodes: about 70 ms for a specification of 880 KB
-LOOK_SECONDS = 0.1  # between two looks whether a lane may go on: others may have left
-WAITING_MAX = 1024  # requests of one tenant in its lane
+LOOK_SECONDS = 0.1  # between two checks whether a tenant may continue: others may have left
+WAITING_MAX = 1024  # waiting requests of one tenant
 WAIT_SECONDS_MAX = 10.0
 
-PAYER: ContextVar[str] = ContextVar("payer", default="")  # the tenant for which the present work is done
+PAYER: ContextVar[str] = ContextVar("payer", default="")  # the tenant that pays for the present work
 
 
 def no_time() -> float:
@@ -44,7 +44,7 @@ class _Lane:
 
 
 class CpuBudgets:
-    """`clock` does not jump; `processor` is the processor's time of the calling thread."""
+    """`clock` does not jump; `processor` is the CPU time of the calling thread."""
 
     def __init__(
         self, budget: ProcessorBudget, *, clock: Callable[[], float], processor: Callable[[], float] = no_time
@@ -55,8 +55,8 @@ class CpuBudgets:
         self._cpu_budgets: dict[str, _Lane] = {}
 
     async def go(self, tenant: str) -> None:
-        """Return when a request of the tenant may be worked on. Raises RejectedError 429 if too many wait already, or
-        this one has waited too long."""
+        """Return when the work on a request of the tenant may begin. Raises RejectedError 429 if too many wait already,
+        or this one has waited too long."""
         now = self._clock()
         self._budgets.came(tenant, now)
         if tenant not in self._cpu_budgets and not self._budgets.wait(tenant, now):
@@ -71,8 +71,8 @@ class CpuBudgets:
             raise _refusal(tenant) from None
 
     async def write(self, tenant: str) -> None:
-        """Return when the next part of an answer that stays open, or is long, may be made: one of a tenant in one go of
-        the event loop, and while the tenant owes time, later, so that more goes into one part."""
+        """Return when the next part of a long or open answer may be made: one part of a tenant in each pass of the
+        event loop, and later while the tenant owes time, so that each part holds more."""
         self._budgets.came(tenant, self._clock())
         await self._in_lane(tenant, WRITE_SECONDS)
 
@@ -91,14 +91,14 @@ class CpuBudgets:
                 del self._cpu_budgets[tenant]
 
     async def paid(self, tenant: str, work: Coroutine[Any, Any, T]) -> T:
-        """Do the work; the tenant pays for each of its steps, and for what is done for it in threads."""
+        """Do the work; the tenant pays for each of its steps, and for its work in threads."""
         context = copy_context()
         context.run(PAYER.set, tenant)
         return await _Steps(context, work, self._processor, lambda seconds: self.charge(tenant, seconds))
 
     @contextmanager
     def elsewhere(self, tenant: str) -> Iterator[None]:
-        """For as long as another process works for the tenant, it pays as if this were one of our steps."""
+        """While another process works for the tenant, charge the time like one of our steps."""
         began = self._clock()
         try:
             yield
@@ -140,7 +140,7 @@ class _Steps(Generator[Any, Any, T]):
 
 
 class PaidThreads(ThreadPoolExecutor):
-    """Threads of an event loop whose work is charged to the tenant for which it is done."""
+    """Threads of an event loop whose work is charged to its tenant."""
 
     def __init__(
         self, cpu_budgets: CpuBudgets, loop: asyncio.AbstractEventLoop, processor: Callable[[], float], *, most: int
@@ -165,5 +165,5 @@ class PaidThreads(ThreadPoolExecutor):
 
 
 def _refusal(tenant: str) -> RejectedError:
-    reason = f"tenant {tenant} has had its part of this gateway's processor, and others are there"
+    reason = f"tenant {tenant} has used its share of this gateway's CPU while other tenants wait"
     return RejectedError(429, "", reason, retry_after=WAIT_SECONDS_MAX)

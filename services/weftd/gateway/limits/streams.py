@@ -1,4 +1,4 @@
-"""Answers that stay open: how many there may be, and how all of them end when the gateway does."""
+"""Answers that stay open: their limit, and their end when the gateway stops."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -30,7 +30,7 @@ class Streams:
 
     @asynccontextmanager
     async def one(self, tenant: str, request: web.Request) -> AsyncIterator[None]:
-        """Count the calling task as one stream. If it is cut, its reader sees that this is not the end."""
+        """Count the calling task as one stream. If it is cut, its reader can see that the answer is incomplete."""
         if self._closing:
             raise RejectedError(503, "", "this gateway is stopping")
         turn = await self._limit.take(tenant)
@@ -68,12 +68,12 @@ class Streams:
 
 
 async def write(response: web.StreamResponse, data: bytes) -> None:
-    """Raises ConnectionError if the reader has gone, or takes nothing for WRITE_SECONDS_MAX."""
+    """Raises ConnectionError if the reader has gone, or reads nothing for WRITE_SECONDS_MAX."""
     try:
         async with asyncio.timeout(WRITE_SECONDS_MAX):
             await response.write(data)
     except TimeoutError:
-        raise ConnectionAbortedError("the reader takes nothing") from None
+        raise ConnectionAbortedError("the reader reads nothing") from None
 
 
 def gone(request: web.Request) -> bool:

@@ -1,7 +1,8 @@
-"""Tells outside what happened: posts events to webhooks, gathers some into mails, sends traces to a collector.
+"""Delivers events outside the cluster: posts them to webhooks, collects some into mails, and sends traces to a
+collector.
 
-One gateway of several has this duty at a time, as Postgres has it; if it ends, another goes on from the stored cursors.
-Each webhook has a task of its own while it is behind, so that one slow receiver delays no other.
+One gateway at a time has this duty, which Postgres assigns; if that gateway ends, another one continues from the stored
+cursors. Each webhook that is behind has its own task, so that a slow receiver delays no other.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ TYPE = "application/cloudevents+json"
 
 
 class Dispatcher:
-    """`now` is the time of day, `clock` does not jump; `holder` tells this gateway from others."""
+    """`now` is the time of day, `clock` does not jump; `holder` identifies this gateway."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class Dispatcher:
         self._off_seconds = off_seconds
         self._duty = Duty(store, DUTY, holder=holder, clock=clock)
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._passed: dict[str, str] = {}  # the cursor up to which a webhook wants nothing more
+        self._passed: dict[str, str] = {}  # the cursor up to which a webhook needs no more events
         self._reading = asyncio.Semaphore(READS_AT_ONCE)
 
     @property
@@ -69,7 +70,7 @@ class Dispatcher:
         return any(not task.done() for task in self._tasks.values())
 
     async def beat(self) -> None:
-        """Begin what is to be done. Raises StoreUnavailableError: it may come back as an older copy."""
+        """Start the due deliveries. After StoreUnavailableError the store may come back as an older copy."""
         try:
             await self._beat()
         except StoreUnavailableError:
@@ -96,7 +97,7 @@ class Dispatcher:
             self._tasks[""] = asyncio.create_task(self._tracing.go_on(newest[-1].cursor))
 
     async def close(self) -> None:
-        """End, and leave the duty to another gateway."""
+        """Stop, and release the duty to another gateway."""
         for task in self._tasks.values():
             task.cancel()
         if self._tasks:
@@ -113,7 +114,7 @@ class Dispatcher:
             self._tasks.clear()
 
     async def _known(self) -> list[WebhookKept]:
-        """Those for which this gateway has the means."""
+        """The webhooks that this gateway can serve."""
         if self._poster is None and self._mailer is None:
             return []
         kept = await self._store.webhooks(limit=WEBHOOKS_MAX)
@@ -130,7 +131,7 @@ class Dispatcher:
         return passed if place_of(passed) > place_of(webhook.cursor) else webhook.cursor
 
     async def _serve(self, webhook: WebhookKept, newest: str) -> None:
-        """Post what the webhook is behind, in order, until a try fails."""
+        """Post the pending events of the webhook in order, until a try fails."""
         try:
             if is_mail(webhook.url):
                 await self._mail(webhook, newest)
@@ -142,7 +143,7 @@ class Dispatcher:
             logger.info("webhook %s waits for the store: %s", webhook.id, error)
 
     async def _page(self, webhook: WebhookKept, newest: str) -> bool:
-        """Post the next few events. False: there are no more now, or the last try failed."""
+        """Post the next few events. Return False if there are no more now, or the last try failed."""
         tenant = None if webhook.all_tenants else webhook.tenant
         async with self._reading:
             page = await self._store.events(after=self._from(webhook), tenant=tenant, limit=PAGE)
@@ -160,7 +161,7 @@ class Dispatcher:
         return False
 
     async def _mail(self, webhook: WebhookKept, newest: str) -> None:
-        """Send one mail of all that the webhook is behind."""
+        """Send one mail with all pending events of the webhook."""
         assert self._mailer is not None, "without one no mail is read"
         tenant, gathered = None if webhook.all_tenants else webhook.tenant, Gathered()
         at, reads, ended = self._from(webhook), 0, False

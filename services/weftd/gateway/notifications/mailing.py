@@ -1,7 +1,7 @@
-"""Hands mails to the one SMTP server of the settings. A server that hangs or drips holds up nothing but mail.
+"""Sends mails through the SMTP server of the settings. A server that hangs or is slow delays only mail.
 
-A mail is sent by `smtplib` in a thread of its own. Each answer has its time; after the time for all of them the
-connection is shut down under the thread, so that it ends.
+A mail is sent by `smtplib` in a thread of its own. Each answer has a time limit; after the limit for all of them the
+connection is shut down, so that the thread ends.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from weftd.gateway.thinking.notifications.mails import domain_of, plain_words
 
 logger = logging.getLogger(__name__)
 
-ANSWER_SECONDS_MAX = 60.0  # for each answer: some servers read a mail before they take it
+ANSWER_SECONDS_MAX = 60.0  # for each answer: some servers scan a mail before they accept it
 SECONDS_MAX = 120.0  # for all that one mail needs
 AT_ONCE = 4
 
 
 class MailError(Exception):
-    """The mail was not taken; the text says why. `final`: another try would end alike."""
+    """The mail was not accepted; the text says why. `final`: another try would fail the same way."""
 
     def __init__(self, why: str, *, final: bool = False) -> None:
         super().__init__(why)
@@ -42,7 +42,7 @@ class Mailer:
         self._free = asyncio.Semaphore(AT_ONCE)
 
     async def send(self, to: str, mail: EmailMessage) -> None:
-        """Return when the server has taken it. Raises MailError."""
+        """Return when the server has accepted the mail. Raises MailError."""
         await self._free.acquire()
         loop = asyncio.get_running_loop()
 
@@ -59,8 +59,8 @@ class Mailer:
                 await asyncio.wrap_future(sent)
         except (OSError, ValueError) as error:  # every error of `smtplib` and of TLS is an OSError
             if limit.expired():
-                raise MailError(f"the mail server did not take it within {self._seconds_max:g} s") from None
-            logger.info("a mail to %s was not taken: %s", to, plain_words(str(error)))
+                raise MailError(f"the mail server did not accept the mail within {self._seconds_max:g} s") from None
+            logger.info("a mail to %s was not accepted: %s", to, plain_words(str(error)))
             raise _refusal(error) from error
         finally:
             session.end()
@@ -72,23 +72,23 @@ class Mailer:
                 session.login(self.settings.mail_user, self._password)
             session.sendmail(self.settings.mail_from, [to], mail.as_bytes(policy=policy.SMTP))
             with suppress(OSError, smtplib.SMTPException):
-                session.putcmd("quit")  # it has the mail: its answer changes nothing
+                session.putcmd("quit")  # the server has the mail: its answer changes nothing
         finally:
             session.close()
 
 
 class _Session(smtplib.SMTP):
-    """It is made without a connection, so that another thread may end it at any time."""
+    """An SMTP session, created without a connection so that another thread can end it at any time."""
 
     def __init__(self, settings: MailSettings, seconds: float) -> None:
         super().__init__(local_hostname=domain_of(settings.mail_from), timeout=seconds)
         self._settings = settings
         self._seconds = seconds
-        self._host = settings.mail_host  # the name that its certificate has to have, read by `starttls`
+        self._host = settings.mail_host  # the name in its certificate, which `starttls` checks
         self._ended = False
 
     def open(self) -> None:
-        """Connect as far as the server's greeting, with TLS where that is wanted."""
+        """Connect and read the server's greeting, with TLS if the settings require it."""
         self.sock = socket.create_connection((self._host, self._settings.mail_port), self._seconds)
         if self._settings.mail_tls == MailTls.TLS:
             self.sock = _trusting(self._settings).wrap_socket(self.sock, server_hostname=self._host)
@@ -102,7 +102,7 @@ class _Session(smtplib.SMTP):
             self.starttls(context=_trusting(self._settings))
 
     def end(self) -> None:
-        """Have a thread that waits for this connection wait no longer."""
+        """Wake a thread that waits for this connection."""
         self._ended = True
         if self.sock is not None:
             with suppress(OSError):
@@ -114,22 +114,22 @@ def _trusting(settings: MailSettings) -> ssl.SSLContext:
 
 
 def _refusal(error: OSError | ValueError) -> MailError:
-    """In words for the tenant: of what the server says, the answer to its own address alone."""
+    """The refusal in words for the tenant, with the server's answer only to the tenant's own address."""
     match error:
         case smtplib.SMTPRecipientsRefused():
             code, said = next(iter(error.recipients.values()))
             final = 500 <= code < 600
             return MailError(f"the mail server refused the address: {code} {plain_words(_text(said))}", final=final)
         case smtplib.SMTPAuthenticationError():
-            return MailError("the mail server did not take the gateway's password")
+            return MailError("the mail server did not accept the gateway's password")
         case smtplib.SMTPResponseException():
             return MailError(f"the mail server answered {error.smtp_code}")
         case smtplib.SMTPNotSupportedError():
-            return MailError("the mail server has not what the settings demand of it, such as STARTTLS")
+            return MailError("the mail server lacks a feature that the settings require, such as STARTTLS")
         case smtplib.SMTPException():
             return MailError("the mail server closed the connection, or does not speak SMTP")
         case ssl.SSLError():
-            return MailError("TLS with the mail server failed: the gateway's log has why")
+            return MailError("TLS with the mail server failed: the gateway's log has the reason")
         case TimeoutError():
             return MailError("the mail server did not answer in time")
         case _:

@@ -1,7 +1,7 @@
-"""Posts one request and reads the status of its answer, and no more, whatever the receiver answers.
+"""Posts one request and reads only the status of its answer.
 
-The name is looked up once, every address of it is checked, and the connection is made to such an address. Nothing is
-followed, no proxy is asked, no cookie kept; of the answer at most a few kilobytes are read, in a bounded time.
+The name is looked up once, each of its addresses is checked, and the connection uses a checked address. Redirects,
+proxies and cookies are ignored; at most a few kilobytes of the answer are read, in a bounded time.
 """
 
 import asyncio
@@ -20,24 +20,24 @@ HEAD_BYTES_MAX = 8 << 10
 INFORMED_MAX = 3  # answers of status 1xx before the one that counts
 LOOKING_UP_MAX = 16  # at once; a look-up may hang for long
 PORTS = {"http": 80, "https": 443}
-NOT_FOUND = "its host has no address that may be reached from here"
+NOT_FOUND = "its host has no address that webhooks may use"
 
 
 class PostError(Exception):
-    """Nothing was answered; the text says why."""
+    """No answer came; the text says why."""
 
 
 Find = Callable[[str, int], Sequence[str]]
 
 
 def find_addresses(host: str, port: int) -> Sequence[str]:
-    """As the machine finds them. Raises OSError."""
+    """Addresses of a host, as the machine resolves them. Raises OSError."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(entry[4][0]) for entry in found]
 
 
 class Poster:
-    """`allowed`: networks beside the Internet that may be reached; None: every address may."""
+    """`allowed`: networks that may be reached besides the Internet; None: every address."""
 
     def __init__(
         self, allowed: Sequence[Network] | None, *, seconds_max: float = SECONDS_MAX, find: Find = find_addresses
@@ -78,7 +78,7 @@ class Poster:
             finally:
                 sending.cancel()
         finally:
-            writer.transport.abort()  # what else it sends is not read
+            writer.transport.abort()  # the rest is not read
 
     async def _address(self, host: str, port: int, of: str) -> Address:
         known = literal(host)
@@ -97,7 +97,7 @@ class Poster:
             raise
 
         def over(_: object) -> None:
-            """A look-up for which nothing waits any more still has its thread: the tenant's next one waits for it."""
+            """An abandoned look-up still occupies its thread; the tenant's next look-up waits for it."""
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(lock.release)
                 loop.call_soon_threadsafe(self._finders.release)
@@ -139,12 +139,12 @@ async def _status(reader: asyncio.StreamReader) -> int:
         version, _, rest = head.partition(b" ")
         code = rest[:3]
         if not version.startswith(b"HTTP/1.") or len(code) != 3 or not code.isdigit():
-            raise PostError("this is no answer of HTTP/1.1")
+            raise PostError("the answer is not HTTP/1.1")
         if (status := int(code)) >= 200:
             return status
         while await reader.readuntil(b"\r\n") != b"\r\n":
             pass
-    raise PostError("it did not come to an answer")
+    raise PostError("no answer came")
 
 
 def _words(error: BaseException) -> str:
@@ -154,4 +154,4 @@ def _words(error: BaseException) -> str:
         return "it closed the connection without an answer"
     if isinstance(error, OSError):
         return error.strerror or "the connection broke"
-    return "this is no answer of HTTP/1.1"
+    return "the answer is not HTTP/1.1"

@@ -1,4 +1,4 @@
-"""Where webhooks may be posted to, as far as the URL alone tells."""
+"""URLs to which webhooks may be posted, judged without a look-up."""
 
 import re
 from collections.abc import Sequence
@@ -6,11 +6,11 @@ from urllib.parse import urlsplit
 
 from weftd.gateway.thinking.notifications.addresses import Network, literal, may_reach
 
-_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # of an address as C reads it: 127.1, 0177.0.0.1, 0x7f.1, 2130706433
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # a part of an address as C reads it: 127.1, 0177.0.0.1, 0x7f.1, 2130706433
 
 
 def mistake(url: str, allowed: Sequence[Network]) -> str:
-    """Why nothing may be posted there, as far as that is known without a look-up; empty: nothing speaks against it."""
+    """Why the URL is refused, as far as that is known without a look-up; empty: it is not."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -22,7 +22,7 @@ def mistake(url: str, allowed: Sequence[Network]) -> str:
     if parts.scheme not in ("http", "https") or not host:
         return "expected a URL such as https://example.org/hook"
     if parts.username is not None or parts.password is not None:
-        return "has a user or a password: the signature says whence a request comes"
+        return "has a user or a password: the signature identifies the sender"
     if parts.fragment or "#" in url:
         return "has a fragment"
     if port == 0:
@@ -33,7 +33,7 @@ def mistake(url: str, allowed: Sequence[Network]) -> str:
     if address is None and _NUMBER.fullmatch(host.removesuffix(".").rpartition(".")[2]):
         return "its host ends in a number, as no name does: write an address as four numbers, such as 203.0.113.7"
     if "%" in host or (address is not None and not may_reach(address, allowed)):
-        return f"{host} is an address that may not be reached from here; GATEWAY_WEBHOOKS_NETWORKS may allow it"
+        return f"{host} is an address that webhooks may not use; GATEWAY_WEBHOOKS_NETWORKS may allow it"
     return ""
 
 

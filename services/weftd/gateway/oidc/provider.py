@@ -1,5 +1,5 @@
-"""Requests to the identity provider. It is believed in nothing that its keys have not signed, and waited for a bounded
-time; a provider that is away keeps nobody out who is signed in."""
+"""Requests to the identity provider. Only claims signed by its keys count, and each request has a time limit. People
+who are signed in stay signed in while the provider does not answer."""
 
 import asyncio
 import ssl
@@ -20,7 +20,7 @@ SECONDS_MAX = 5.0  # of one request
 ANSWER_BYTES_MAX = 256 << 10
 AT_ONCE = 32
 KEPT_SECONDS = 3600.0  # the provider's description and keys
-AGAIN_SECONDS = 10.0  # between two reads of the keys because a token has one that is not known
+AGAIN_SECONDS = 10.0  # between two reads of the keys for tokens with an unknown key
 LEEWAY_SECONDS = 60
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519", "EdDSA")
 """Signatures by a key pair alone: `none` and those of a shared secret prove nothing here."""
@@ -28,7 +28,7 @@ DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 
 
 class ProviderError(Exception):
-    """The provider does not answer as one does; the text says why, for the person and the log."""
+    """The provider's answer is missing or not valid; the text says why, for the person and the log."""
 
 
 class PendingError(Exception):
@@ -91,7 +91,7 @@ class Provider:
         asked = {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect_uri}
         status, answer = await self._ask_token({**asked, "code_verifier": flow.verifier})
         if status != 200:
-            raise FlowError(f"the provider does not take the code of this sign-in ({_error(answer)}): begin again")
+            raise FlowError(f"the provider does not accept the code of this sign-in ({_error(answer)}): begin again")
         return await self._verified(answer, nonce=flow.nonce)
 
     async def device(self) -> Device:
@@ -112,7 +112,7 @@ class Provider:
             why = _error(answer)
             if why in ("authorization_pending", "slow_down"):
                 raise PendingError
-            raise FlowError(f"the provider does not take the code of this device ({why}): begin again")
+            raise FlowError(f"the provider does not accept the code of this device ({why}): begin again")
         return await self._verified(answer, nonce=None)
 
     async def _verified(self, answer: bytes, *, nonce: str | None) -> Claimed:
@@ -125,7 +125,7 @@ class Provider:
             claims, issuer=settings.oidc_issuer, client_id=settings.oidc_client_id, nonce=nonce, now=self._now()
         )
         if problem:
-            raise FlowError(f"the provider's ID token is not to be believed: {problem}")
+            raise FlowError(f"the provider's ID token is not valid: {problem}")
         return claimed(claims, name_claim=settings.oidc_name_claim, groups_claim=settings.oidc_groups_claim)
 
     async def _signed(self, token: str) -> dict[str, Any]:
@@ -143,7 +143,8 @@ class Provider:
         raise FlowError(f"the provider's ID token is not signed by it ({problem})")
 
     async def _key_set(self, *, again: bool) -> Any:
-        """The provider's keys; with `again` read now, unless they were read a moment ago: it may have changed them."""
+        """The provider's keys. With `again`, read them now, as they may have changed, unless they were read a moment
+        ago."""
         from joserfc.errors import JoseError
         from joserfc.jwk import KeySet
 
@@ -157,7 +158,7 @@ class Provider:
                     raise ProviderError(f"the identity provider answers {status} for its keys")
                 keys = KeySet.import_key_set(cast(Any, _as(answer, dict[str, Any])))
             except (JoseError, ValueError, TypeError, KeyError) as error:
-                raise ProviderError("the identity provider's keys are none") from error
+                raise ProviderError("the identity provider has no keys") from error
             self._keys = (self._clock(), keys)
             return keys
 
@@ -183,7 +184,7 @@ class Provider:
         return await self._ask("POST", (await self._description()).token_endpoint, {**form, **known, **secret})
 
     async def _ask(self, method: str, url: str, form: Mapping[str, str] | None = None) -> tuple[int, bytes]:
-        """Status and body of an answer. Nothing is followed, no cookie kept. Raises ProviderError."""
+        """Status and body of an answer. Redirects and cookies are ignored. Raises ProviderError."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=SECONDS_MAX)
             self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
@@ -202,7 +203,7 @@ class Provider:
                 while len(body) <= ANSWER_BYTES_MAX and (more := await response.content.read(ANSWER_BYTES_MAX)):
                     body += more
                 if len(body) > ANSWER_BYTES_MAX:
-                    raise ProviderError("the identity provider answers too much")
+                    raise ProviderError("the identity provider's answer is too large")
                 return response.status, body
         except TimeoutError:
             raise ProviderError(f"the identity provider did not answer within {SECONDS_MAX:g} s") from None
@@ -237,11 +238,11 @@ def _as(answer: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(answer, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise ProviderError("the identity provider does not answer as one does") from None
+        raise ProviderError("the identity provider's answer is not valid") from None
 
 
 def _error(answer: bytes) -> str:
-    """The provider's word for a refusal."""
+    """The provider's error code of a refusal."""
     try:
         word = msgspec.json.decode(answer, type=dict[str, Any]).get("error", "")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

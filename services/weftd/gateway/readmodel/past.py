@@ -1,4 +1,4 @@
-"""A job or the cluster as it was at a moment: every event until then, folded by the law of steps. Pure."""
+"""A job or the cluster at a past moment, computed from every event until then by the law of steps. Pure."""
 
 import math
 import re
@@ -23,7 +23,7 @@ _AHEAD_SECONDS = 60.0  # another clock may be this far ahead of ours
 At = Annotated[
     str,
     Meta(
-        description="As it was then: seconds since 1970, a time such as 2026-01-31T12:00:00Z, or the cursor of an"
+        description="Past time to show: seconds since 1970, a time such as 2026-01-31T12:00:00Z, or the cursor of an"
         " event, which is the last that had been told."
     ),
 ]
@@ -34,7 +34,7 @@ class PastQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Past(Struct, frozen=True, kw_only=True):
-    """The jobs that were not over, and every node."""
+    """The open jobs and all nodes at a past moment."""
 
     at: float
     nodes: tuple[Node, ...]
@@ -65,7 +65,7 @@ def _iso(text: str) -> float:
 
 
 def job_then(job: Job, told: Sequence[Event]) -> Job:
-    """A job after these events, its first ones. From the present job only the constant fields are taken."""
+    """A job after these events, which are its first ones. The present job gives only its constant fields."""
     then = Job(
         id=job.id,
         tenant=job.tenant,
@@ -87,7 +87,7 @@ def folded(then: Job, event: Event) -> Job:
 
 
 def past_of(told: Iterable[Event], jobs: Iterable[Job], moment: Moment) -> Past:
-    """The past from the result of `told_until` and the jobs that it names; a job deleted in between is left out."""
+    """The past, from the result of `told_until` and the jobs that it names. A job deleted meanwhile is left out."""
     known = {job.id: job for job in jobs}
     nodes: list[Node] = []
     then: list[Job] = []
@@ -132,7 +132,7 @@ def _step(event: Event) -> Step:
 
 
 def _revision(told: RevisionTold) -> Revision:
-    """The revision as far as events describe it: no event has the values of an environment."""
+    """The revision as far as events describe it; no event contains values of the environment."""
     return Revision(number=told.number, image=told.image, command=told.command, at=told.at, back_to=told.back_to)
 
 

@@ -1,7 +1,7 @@
-"""The jobs that wait, in the order in which they are served, for all readers of the queue; and others on request.
+"""The queue for all readers: waiting jobs in the order in which they are served, and other jobs on request.
 
-The order of each pool is made once for all readers, in a thread, at most once a second, and less often the longer it
-takes. What was found for one question answers the same question again until the order is made anew.
+The order of each pool is computed once for all readers, in a thread, at most once a second, and less often if it takes
+longer. Answers are reused for the same question until the order is computed again.
 """
 
 import asyncio
@@ -34,17 +34,17 @@ LABEL_MAX = 400
 OFFSET_MAX = 10_000_000
 SENTENCE_MAX = 500  # characters of a reason that are shown,
 LABELS_MAX = 16  # and labels
-ENDED_MAX = 1000  # jobs that are over and are looked through, the newest first
-SPARING = 15  # the order is made anew after this many times as long as it took
+ENDED_MAX = 1000  # newest ended jobs that are searched
+SPARING = 15  # the order is computed again after this multiple of its duration
 ARRAYS_COUNTED_MAX = 20  # in one answer: each may have very many elements
 PAUSE_SECONDS_MAX = 5.0
-ANSWERS_BYTES_MAX = 16 << 20  # of answers that are kept for the same question
+ANSWERS_BYTES_MAX = 16 << 20  # answers kept for the same question
 
 WAITS = (JobState.QUEUED,)
 
 
 class QueueQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    tenant: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="For an administrator.")] | None = None
+    tenant: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="For administrators only.")] | None = None
     pool: Annotated[str, Meta(pattern=TOKEN_PATTERN)] | None = None
     kind: Kind | None = None
     state: Annotated[
@@ -62,7 +62,7 @@ class QueueQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Line(Struct, frozen=True):
-    """The queue of one pool at one time, and what was answered from it."""
+    """The queue of one pool at one time, and the answers computed from it."""
 
     at: float
     order: str
@@ -198,7 +198,7 @@ class Lines:
     def _cause(
         self, job: Job, each: InQueue | Job, ends: dict[str, Cause], now: float, eta: Estimate | None
     ) -> tuple[str, str]:
-        """The code and the sentence: why it waits, is being stopped, or ended."""
+        """Code and sentence of the reason why the job waits, is being stopped, or ended."""
         if not isinstance(each, InQueue):
             cause = ends.get(job.id) or job.stopping_for
             return ("", "") if cause is None else (cause.code.value, cause.sentence)
@@ -209,7 +209,7 @@ class Lines:
         if self._reasons.fits(job):
             code, sentence = as_it_fits(eta, each.ahead)
             return code.value, sentence
-        return ("", "the scheduler has not looked at it yet") if cause is None else (cause.code.value, cause.sentence)
+        return ("", "the scheduler has not considered it yet") if cause is None else (cause.code.value, cause.sentence)
 
 
 def _is_open(query: QueueQuery) -> bool:
@@ -234,7 +234,7 @@ def _filter(query: QueueQuery, states: Sequence[JobState]) -> Callable[[Job], bo
 
 
 def _one_of_each_array(found: Sequence[InQueue | Job]) -> list[InQueue | Job]:
-    """The same, but of the elements of each array the first alone."""
+    """The same jobs with only the first element of each array."""
     arrays: set[str] = set()
     kept: list[InQueue | Job] = []
     for each in found:
@@ -277,7 +277,7 @@ def _row(job: Job, cause: tuple[str, str]) -> QueueRow:
 
 
 def _encoded(*, at: float, total: int, order: str, rows: Iterable[QueueRow]) -> bytes:
-    """A QueueView with as many of the rows as a reply may have."""
+    """A QueueView with as many rows as a reply can hold."""
     encoded: list[bytes] = []
     size = 0
     for row in rows:

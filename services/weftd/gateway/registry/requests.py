@@ -9,7 +9,7 @@ from msgspec import Struct
 from weft.messages.images import DIGEST, REPOSITORY, REPOSITORY_CHARACTERS_MAX, TAG
 from weftd.gateway.errors import RejectedError
 
-HELD_TAG = "sha256-"  # with its digest, a tag of each manifest: the registry lists none that has no tag
+HELD_TAG = "sha256-"  # prefix, with the digest, of a tag for each manifest: the registry does not list untagged ones
 PATH_BYTES_MAX = 600
 _RESERVED = frozenset({"manifests", "blobs", "tags", "uploads"})  # a repository with one could be read in two ways
 _UPLOAD = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
@@ -71,7 +71,7 @@ class RegistryRequest(Struct, frozen=True, kw_only=True):
 
 
 def request_of(method: str, path: str, query: list[tuple[str, str]]) -> RegistryRequest:
-    """The request of this path as it came: nothing in it is decoded, for the registry would decode it again. Raises
+    """The request of this path. The path is not decoded, because the registry decodes it. Raises
     RejectedError."""
     what, found = next(((what, found) for what, of in _PATHS.items() if (found := of(path))), (None, None))
     if what is None or found is None or len(path) > PATH_BYTES_MAX:
@@ -79,7 +79,7 @@ def request_of(method: str, path: str, query: list[tuple[str, str]]) -> Registry
             404, "", "the registry of this cluster has manifests, blobs and tags below /v2/TENANT/NAME/ alone"
         )
     if method not in METHODS[what]:
-        raise RejectedError(405, "", f"{method} is not possible here; {', '.join(METHODS[what])} is")
+        raise RejectedError(405, "", f"{method} is not allowed here; allowed: {', '.join(METHODS[what])}")
     named = found.groupdict()
     repository = named.get("repository") or ""
     if len(repository) > REPOSITORY_CHARACTERS_MAX:

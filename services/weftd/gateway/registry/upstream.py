@@ -1,4 +1,4 @@
-"""The registry as this gateway asks it: what a tenant has in it, and how many bytes that is."""
+"""Requests to the registry: images of a tenant and their bytes."""
 
 import asyncio
 import io
@@ -25,7 +25,7 @@ CATALOG_PAGE = 1000
 NAMES_MAX = 1000  # repositories, images and tags, each, of one tenant
 KNOWN_SECONDS = 30.0
 KNOWN_MAX = 20_000
-LOOSE_SECONDS = 86400.0  # a blob that no manifest names by then is gone: the registry is swept once a day
+LOOSE_SECONDS = 86400.0  # a blob without a manifest is deleted after this time: the registry is swept once a day
 LOOSE_MAX = 4096  # of one tenant
 ACCEPT = ", ".join(MEDIA)
 _NEXT = re.compile(r"<[^>]*>;\s*rel=\"?next\"?")
@@ -41,7 +41,7 @@ class _Tags(Struct):
 
 
 class Stored(Struct, frozen=True, kw_only=True):
-    """All that a tenant has: its manifests and the tags that people gave, by repository; and the bytes of each blob."""
+    """Contents of a tenant: manifests and user tags by repository, and the bytes of each blob."""
 
     manifests: Mapping[str, tuple[Manifest, ...]]
     tags: Mapping[str, tuple[str, ...]]
@@ -49,7 +49,7 @@ class Stored(Struct, frozen=True, kw_only=True):
     bytes: int
 
     def check_names(self, repository: str, digest: str = "", tag: str = "") -> None:
-        """Raises RejectedError if the tenant has too many already for these to be new."""
+        """Raises RejectedError if the names are new and the tenant has too many already."""
         images = {one.digest for each in self.manifests.values() for one in each}
         tags = {(name, each) for name, named in self.tags.items() for each in named}
         for what, known, new in (
@@ -62,7 +62,7 @@ class Stored(Struct, frozen=True, kw_only=True):
 
 
 class Loose(Struct):
-    """The bytes that came and that no manifest names yet, by their digest or their upload, and since when."""
+    """Uploaded bytes without a manifest, by digest or upload, with the time of arrival."""
 
     bytes: dict[str, tuple[int, float]] = msgspec.field(default_factory=dict)
     total: int = 0
@@ -72,7 +72,7 @@ class Loose(Struct):
             self.drop(*[key for key, (_, at) in self.bytes.items() if at < now - LOOSE_SECONDS])
         if key not in self.bytes and len(self.bytes) >= LOOSE_MAX:
             raise RejectedError(
-                403, "", f"{LOOSE_MAX} layers have come that no manifest names: push these images first"
+                403, "", f"{LOOSE_MAX} layers are stored that no manifest names: finish these pushes first"
             )
         self.drop(key)
         self.bytes[key] = (size, now)
@@ -88,7 +88,8 @@ def away(why: object = "") -> RejectedError:
 
 
 class Registry:
-    """`url`: where gateways reach it; `address`: where the nodes' engines reach a gateway, as host:port."""
+    """`url`: address of the registry for gateways; `address`: address of a gateway for the nodes' engines, as
+    host:port."""
 
     def __init__(self, url: str, address: str, *, bytes_max: int, tickets: Tickets, clock: Callable[[], float]) -> None:
         self.address, self.bytes_max, self.tickets = address, bytes_max, tickets
@@ -152,7 +153,7 @@ class Registry:
         return None if digest is None else msgspec.structs.replace(image, digest=digest)
 
     async def stored(self, tenant: str, *, fresh: bool = False) -> Stored:
-        """All that the tenant has, as it was KNOWN_SECONDS ago at the most. Raises RejectedError."""
+        """Contents of the tenant, at most KNOWN_SECONDS old. Raises RejectedError."""
         until, stored = self._stored.get(tenant, (0.0, None))
         if stored is not None and until > self._clock() and not fresh:
             return stored
@@ -170,7 +171,7 @@ class Registry:
         return self._loose.setdefault(tenant, Loose())
 
     async def room(self, tenant: str) -> int:
-        """The bytes that the tenant may store still; none, if negative."""
+        """The bytes that the tenant may still store; negative: it has too many."""
         stored = await self.stored(tenant)
         return self.bytes_max - stored.bytes - self.loose(tenant).total
 

@@ -1,4 +1,4 @@
-"""The refusals of a submission before it is stored, beyond the specification's own types. Pure."""
+"""Checks of a submission before it is stored, beyond the types of the specification. Pure."""
 
 import posixpath
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ MODELS_SHOWN_MAX = 8
 
 
 class Admission:
-    """Judges specifications against one picture of the nodes; jobs of one shape are judged once."""
+    """Checks specifications against one state of the nodes. Jobs with the same resource request are checked once."""
 
     def __init__(
         self, nodes: Sequence[Node], *, default_pool: str, volumes_allowed: Sequence[str], shares: bool
@@ -44,7 +44,7 @@ class Admission:
 
     def _check_objective(self, spec: JobSpec) -> None:
         if spec.objective is not None and not spec.is_service:
-            why = "is kept for services alone: say where it serves requests (`service`), or leave the objective out"
+            why = "is only for services: add `service`, or leave the objective out"
             raise RejectedError(422, "objective", why)
 
     def _check_roles(self, spec: JobSpec) -> None:
@@ -82,13 +82,13 @@ class Admission:
                 raise RejectedError(422, "image", f"the nodes of pool {spec.pool} run jobs in containers, so name one")
 
     def _check_marks(self, spec: JobSpec, tenant: str) -> None:
-        """Refuse a job that the labels or the taints of all nodes of its pool keep from them."""
+        """Refuse a job if labels or taints exclude it from all nodes of its pool."""
         field, why = unmarked(self._nodes.get(spec.pool, []), resource_request_of(spec, tenant)[0].request)
         if why:
             raise RejectedError(422, field, why)
 
     def _check_offered(self, spec: JobSpec, tenant: str) -> None:
-        """Refuse a volume that no node of the pool offers to the tenant, as the job wants it."""
+        """Refuse a volume that no node of the pool offers to the tenant in the requested mode."""
         nodes = self._nodes.get(spec.pool)
         if not nodes or not spec.named_volumes:
             return
@@ -117,7 +117,7 @@ class Admission:
 
 
 def _with_a_replica(spec: JobSpec) -> JobSpec:
-    """The same job; a service that may have no replica is judged by what a single one needs."""
+    """The same job; a service that may have no replica is checked with one replica."""
     if all(role.replicas.least for role in spec.roles.values()):
         return spec
     roles = {
@@ -148,7 +148,7 @@ def _over_several_nodes(spec: JobSpec, nodes: Sequence[Node], tenant: str) -> st
 
 
 def _too_big(spec: JobSpec, nodes: Sequence[Node], tenant: str) -> str:
-    """The field to name: the resource of the role that is too big by itself, if there is one."""
+    """The field to name: the resource of the role that alone is too big, if there is one."""
     if spec.pin is not None:
         return _too_narrow(spec, nodes, tenant)
     for name, role in spec.roles.items():

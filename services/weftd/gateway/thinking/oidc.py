@@ -1,7 +1,7 @@
-"""The bonds of a sign-in at an identity provider, and the grants of its groups. Pure.
+"""The secrets of a sign-in at an identity provider, and the grants of its groups.
 
-Nothing is stored for a sign-in under way: state, nonce and PKCE's verifier are made from one secret, which the browser
-keeps in a cookie of its own. So a state is worth something in the browser alone that began with it.
+Pure. Nothing is stored for a sign-in in progress: state, nonce and PKCE's verifier are derived from one secret, which
+the browser keeps in a cookie. So a state is valid only in the browser that began the sign-in.
 """
 
 import base64
@@ -25,12 +25,12 @@ _matches_token = re.compile(TOKEN_PATTERN).fullmatch
 
 
 class FlowError(ValueError):
-    """A sign-in that is not to be believed, or grants nothing; the text says why, for the person."""
+    """A sign-in that is not valid, or grants nothing; the text tells the person why."""
 
 
 class Flow(Struct, frozen=True, kw_only=True):
-    """A sign-in under way. `port`, `challenge`, `cli_state`: of the command line that waits on 127.0.0.1; 0: a browser
-    signs in to the dashboard."""
+    """A sign-in in progress. `port`, `challenge`, `cli_state`: of the command line that waits on 127.0.0.1; 0: a
+    browser signs in to the dashboard."""
 
     secret: str
     port: int = 0
@@ -61,7 +61,7 @@ def cookie_of(flow: Flow) -> str:
 
 
 def flow_of(cookie: str) -> Flow | None:
-    """The flow in a cookie; None if it is none."""
+    """The flow in a cookie; None if the cookie is not valid."""
     parts = cookie.split(".")
     if len(parts) != 4 or not SECRET.fullmatch(parts[0]) or not parts[1].isdecimal() or len(parts[1]) > 5:
         return None
@@ -75,7 +75,7 @@ def challenge_of(verifier: str) -> str:
 
 
 class Grant(Struct, frozen=True):
-    """The tenant and the role of a group's members. The group `*` has everybody who signs in."""
+    """The tenant and the role of a group's members. Everybody who signs in is in the group `*`."""
 
     group: str
     tenant: str
@@ -93,7 +93,7 @@ def grant_of(text: str) -> Grant:
 
 
 def granted(groups: Sequence[str], grants: Sequence[Grant]) -> Grant:
-    """The first of the grants that one of the groups has. Raises FlowError."""
+    """The first grant for one of the groups. Raises FlowError."""
     for grant in grants:
         if grant.group == "*" or grant.group in groups:
             return grant
@@ -110,15 +110,13 @@ class Claimed(Struct, frozen=True, kw_only=True):
 
 
 def claimed(claims: dict[str, object], *, name_claim: str, groups_claim: str) -> Claimed:
-    """Raises FlowError for claims without a subject, or of other types than they should be."""
+    """Decode verified claims. Raises FlowError for claims without a subject, or of wrong types."""
     try:
         subject = msgspec.convert(claims.get("sub"), str)
         groups = claims.get(groups_claim, ())
         listed = msgspec.convert([groups] if isinstance(groups, str) else groups, tuple[str, ...])
     except msgspec.ValidationError:
-        raise FlowError(
-            f"the provider's ID token has a sub or a {groups_claim} of another type than it should"
-        ) from None
+        raise FlowError(f"the provider's ID token has a sub or a {groups_claim} of the wrong type") from None
     if not subject or len(subject) > 255 or len(listed) > GROUPS_MAX:
         raise FlowError(f"the provider's ID token has no sub, or more than {GROUPS_MAX} groups")
     verified = claims.get("email_verified", True) is not False or name_claim != "email"

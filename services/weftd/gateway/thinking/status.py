@@ -1,4 +1,4 @@
-"""Problems and warnings of the cluster itself, each with an act that mends it. Pure."""
+"""Problems and warnings of the cluster itself, each with a remedy. Pure."""
 
 from collections.abc import Iterator, Sequence
 
@@ -35,8 +35,8 @@ def findings(
     pools: Sequence[str],
     nodes: Sequence[NodeView],
 ) -> list[StatusFinding]:
-    """The problems first. `heard_seconds`: for how long services could have reported; `routed`: the cluster has an
-    address for its services."""
+    """The findings, problems first. `heard_seconds`: time in which services could have reported; `routed`: the cluster
+    has an address for its services."""
     heard = [one for one in services if one.silent_seconds <= SILENT_SECONDS]
     could_report = nats and heard_seconds > SILENT_SECONDS
     carries = any(one.service == "gateway" for one in heard)  # its own reports come by NATS, too
@@ -63,7 +63,7 @@ def _servers(nats: bool, database: DatabaseView | None, migrations: Sequence[str
     if missing := [name for name in migrations if name not in database.ran]:
         yield _problem("postgres", f"the database lacks {listed(missing, NAMED_MAX)}", "weft migrate")
     if unknown := [name for name in database.ran if name not in migrations]:
-        sentence = f"a later version made {listed(unknown, NAMED_MAX)} in the database"
+        sentence = f"the database has {listed(unknown, NAMED_MAX)}, of a later version"
         yield _warning("gateway", sentence, "bring this gateway to that version")
     if database.connections >= CONNECTIONS_PART * database.connections_max:
         sentence = f"{database.connections} of {database.connections_max} connections to Postgres are in use"
@@ -89,14 +89,14 @@ def _services(
         yield _problem("scheduler", sentence, "wait for the lease to end, about ten seconds; then look at its log")
     for one in heard:
         if one.stuck:
-            sentence = f"{one.instance} has stood still in {listed(one.stuck, NAMED_MAX)}"
+            sentence = f"{one.instance} is stuck in {listed(one.stuck, NAMED_MAX)}"
             yield _problem(one.service, sentence, "look at its log, and restart it: nothing is lost")
     for one in services:
         if one.silent_seconds > SILENT_SECONDS and one.service in there:
             sentence = f"{one.instance} has been silent for {duration_text(one.silent_seconds)}"
             yield _warning(one.service, sentence, "look at its log, unless you stopped it")
     if others := sorted({f"{one.service} {one.version}" for one in heard if one.version != version}):
-        sentence = f"this gateway is {version}, and there are {listed(others, NAMED_MAX)}"
+        sentence = f"this gateway has version {version}; other services: {listed(others, NAMED_MAX)}"
         yield _warning("gateway", sentence, "bring all services to one version")
 
 

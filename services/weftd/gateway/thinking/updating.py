@@ -18,7 +18,7 @@ ENV_MAX = 1024  # variables, as in a specification
 
 
 class Checked(Struct, frozen=True):
-    """The update to ask the scheduler for, the bytes of the revision that would follow, and the largest field."""
+    """The update command, the bytes of the resulting revision, and its largest field."""
 
     update: Update
     bytes_after: int
@@ -26,7 +26,7 @@ class Checked(Struct, frozen=True):
 
 
 def check_update(job: Job, wanted: UpdateWanted, admission: Admission) -> Checked:
-    """Check the job that would follow like a submission. Raises RejectedError."""
+    """Check the resulting job like a submission. Raises RejectedError."""
     if not job.spec.is_service:
         why = "only a service (kind inference with `service`) is updated"
         raise RejectedError(409, "job", f"{job.id} is no service: {why}")
@@ -52,7 +52,7 @@ def check_update(job: Job, wanted: UpdateWanted, admission: Admission) -> Checke
 
 
 def _bytes_after(job: Job, update: Update) -> int:
-    """The bytes of the newest revision with what the update changes."""
+    """The bytes of the newest revision after the update."""
     newest = job.revisions[-1] if job.revisions else Revision(number=0)
     env = {**(newest.env or {}), **(update.env or {})}
     image, command = update.image or newest.image, update.command or newest.command
@@ -60,11 +60,11 @@ def _bytes_after(job: Job, update: Update) -> int:
 
 
 def _check_revisions(job: Job, wanted: UpdateWanted) -> None:
-    """The revisions that replicas still run, or that may come back, with one more that adds to the newest."""
+    """Check the revisions that replicas still run or that may come back, together with the new one."""
     running = {one.revision for one in job.placement.allocations} if job.placement is not None else set()
     kept = [one for one in job.revisions if one.number in running or one is job.revisions[-1]]
     if len(kept) + 2 > REVISIONS_MAX:
-        why = f"its replicas run {len(kept)} of its revisions still; wait until they are replaced"
+        why = f"its replicas run {len(kept)} of its older revisions still; wait until they are replaced"
         raise RejectedError(409, "job", why)
     size = len(msgspec.json.encode([kept, job.revisions[-1:], wanted]))
     if size > REVISIONS_BYTES_MAX:
@@ -76,7 +76,8 @@ def _check_revisions(job: Job, wanted: UpdateWanted) -> None:
 
 
 def _env_after(job: Job, wanted: UpdateWanted) -> dict[str, str]:
-    """Environment that its replicas would get besides that of every run; an empty text removes a variable."""
+    """The environment that its replicas would get in addition to that of every run; an empty text removes a
+    variable."""
     env = dict(job.spec.env)
     for role in job.spec.roles.values():
         env |= role.env
@@ -86,7 +87,7 @@ def _env_after(job: Job, wanted: UpdateWanted) -> dict[str, str]:
 
 
 def _following(spec: JobSpec, wanted: UpdateWanted, env: dict[str, str]) -> JobSpec:
-    """The specification of a job that begins with what the update asks for; a service has one role."""
+    """The specification of a job that starts with the update; a service has one role."""
     ((name, role),) = spec.roles.items()
     return structs.replace(
         spec,

@@ -1,7 +1,7 @@
-"""Early stopping of sweeps: which elements of an array go on beyond a rung, by what they report there.
+"""Early stopping of sweeps: decides which elements of an array continue beyond a rung, by their metric there.
 
-Rung k is at step `after` times `factor` to the power of k. An element that comes to a rung is compared with those that
-came there before it, and never again: nobody waits for the slower ones.
+Rung k is at step `after` times `factor` to the power of k. An element that reaches a rung is compared once, with those
+that reached it before, so none waits for slower ones.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ RUNGS_MAX = 32
 
 
 class AtRung(Struct, frozen=True, kw_only=True):
-    """An element at a rung; with a cause it is stopped there."""
+    """An element at a rung; with a `cause` it is stopped there."""
 
     reached: RungReached
     why: Cause | None = None
@@ -41,8 +41,8 @@ class Asha:
         self._values = {array: known for array, known in self._values.items() if array in there}
 
     def judge(self, jobs: Sequence[Job], progress: Mapping[str, Mapping[str, float]]) -> list[AtRung]:
-        """Elements of known arrays at rungs that are new for them. Each is compared with those before it, so that each
-        is to be stored, in this order."""
+        """Judge elements of known arrays at rungs that are new for them. Each is compared with those before it, so all
+        must be stored in this order."""
         return [judged for job in jobs for judged in self._of(job, progress.get(job.id, {}))]
 
     def _of(self, job: Job, progress: Mapping[str, float]) -> list[AtRung]:
@@ -74,8 +74,8 @@ def _why_not_on(rule: EarlyStop, value: float, step: int, there: Iterable[float]
     if len(known) < rule.factor or better < on:
         return None
     sentence = (
-        f"{rule.metric} {value:g} at step {step}: {better} of the {len(known)} elements that came so far had a better"
-        f" one, and the best {on} go on"
+        f"{rule.metric} {value:g} at step {step}: {better} of the {len(known)} elements that reached it are"
+        f" better, and the best {on} continue"
     )
     numbers = {
         "value": value,

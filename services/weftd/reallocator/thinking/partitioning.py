@@ -1,8 +1,8 @@
-"""The sizes of a pool's elastic jobs, planned each minute: `weft.planning.partition` decides.
+"""Plans the sizes of a pool's elastic jobs each minute; `weft.planning.partition` decides.
 
-Services are no part of what is divided: what they hold, and what they should have beyond it, is taken off before.
-A job counts as elastic in one role, that with the widest range; its other roles stay as they are. A size is an ask like
-a user's: the scheduler does it when there is room.
+Capacity for services, present and future, is subtracted first. A job is elastic in one role, the one with the widest
+range; its other roles stay unchanged. A new size is a command like a user's: the scheduler executes it when there is
+room.
 """
 
 from collections import Counter
@@ -39,13 +39,13 @@ from weft.planning.shares import NOTHING, Amounts
 from weftd.reallocator.thinking.asha import STEP
 from weftd.reallocator.thinking.kinds import Kinds, elastic_role, on_gpus
 
-JOBS_MAX = 1000  # in one plan: those that hold something, then those that have waited longest
-RESTART_SECONDS = 30.0  # of a workload that never restarted, besides its grace and its lost work
-RESTARTS_KEPT = 1000  # workloads of which it is known what a restart costs
+JOBS_MAX = 1000  # jobs in one plan: those that hold resources, then those that have waited longest
+RESTART_SECONDS = 30.0  # cost for a workload that never restarted, besides its grace and its lost work
+RESTARTS_KEPT = 1000  # workloads with known restart costs
 
 
 class Plans(Struct, frozen=True, kw_only=True):
-    """How the partition planner works. `seconds`: between two plans. `cool_down_seconds`: the shortest cool-down
+    """Settings of the partition planner. `seconds`: time between two plans. `cool_down_seconds`: the shortest cool-down
     (`weft.planning.resizing`)."""
 
     mode: TuningMode = TuningMode.ON
@@ -55,7 +55,7 @@ class Plans(Struct, frozen=True, kw_only=True):
 
 
 class PlannedSizes(Struct, frozen=True, kw_only=True):
-    """The sizes to ask for, by job, and each of them as a finding."""
+    """The sizes to request, by job, and each of them as a finding."""
 
     sizes: Mapping[str, Scale] = {}
     findings: tuple[Finding, ...] = ()
@@ -66,14 +66,14 @@ class SizePlanner:
         self._plans = plans
         self._planner = planner
         self._planned_at = -inf
-        self._restarting: dict[str, tuple[float, int]] = {}  # by job that stops for it: since when, in which epoch
-        self._first_steps: dict[str, float] = {}  # by job that restarts: when its new epoch first reported a step
+        self._restarting: dict[str, tuple[float, int]] = {}  # by job that stops to resize: time of the stop, and epoch
+        self._first_steps: dict[str, float] = {}  # by restarting job: time of the first reported step in the new epoch
         self._costs: dict[str, RestartCost] = {}  # by workload
         self._unsaved: dict[str, RestartCost] = {}
 
     def restart_cost(self, job: Job) -> float:
-        """Seconds that another size costs the job: its restart, and the work since its last checkpoint; 0 if it
-        resizes live."""
+        """Seconds that a resize costs the job: its restart, and the work since its last checkpoint; 0 if it resizes
+        live."""
         if how_resized(job.spec) is not ResizeHow.RESTART:
             return 0.0
         known = self._costs.get(workload_of(job.spec))
@@ -81,7 +81,7 @@ class SizePlanner:
         return cost + (lost_seconds(job.spec) or 0.0)
 
     def hear(self, seen: ProgressSeen, *, now: float) -> None:
-        """When jobs that restart report their first step; a clock that is ahead of ours is not believed."""
+        """Note when restarting jobs report their first step. Times of clocks ahead of ours are ignored."""
         for run in seen.runs:
             restarting = self._restarting.get(run.job_id)
             if restarting is not None and run.epoch == restarting[1] + 1 and STEP in run.progress:
@@ -89,8 +89,8 @@ class SizePlanner:
 
     def watch(self, holding: Iterable[Job]) -> None:
         """Measure how long jobs take to restart with another size: until their first step, if they reported steps
-        before, else until they run. `holding`: all jobs that hold something; one that does not, goes back to the queue
-        or is over, and is not measured."""
+        before, else until they run. `holding`: all jobs that hold resources; others are queued again or have ended, and
+        are not measured."""
         restarting: dict[str, tuple[float, int]] = {}
         for job in holding:
             if job.next_placement is not None:
@@ -108,8 +108,8 @@ class SizePlanner:
         self._restarting = restarting
 
     def _ready_at(self, job: Job) -> float | None:
-        """When a job that restarted works again; None if it does not yet. What it has reported until it stopped is
-        stored with it: without a step, none is waited for."""
+        """The time at which a restarted job works again; None if it does not yet. Its progress until the stop is
+        stored: a job that reported no step before is not expected to report one."""
         if job.state is not JobState.RUNNING or job.started_at is None:
             return None
         if STEP not in job.progress:
@@ -128,7 +128,7 @@ class SizePlanner:
                 del self._unsaved[cost.workload]
 
     def recall(self, costs: Iterable[RestartCost]) -> None:
-        """Take over what a store has; what is known and newer stays."""
+        """Adopt stored costs, except those that are older than the known ones."""
         for cost in costs:
             known = self._costs.get(cost.workload)
             if known is None or known.at <= cost.at:
@@ -146,7 +146,7 @@ class SizePlanner:
         self.recall([cost])
 
     def due(self, now: float) -> bool:
-        """Was the last plan long enough ago?"""
+        """True if the last plan is old enough for a new one."""
         return self._plans.mode is not TuningMode.OFF and now >= self._planned_at + self._plans.seconds
 
     def plan(
@@ -163,14 +163,14 @@ class SizePlanner:
         penalties: Mapping[str, float] | None = None,
     ) -> PlannedSizes:
         """The sizes of all jobs, for the present jobs and nodes. `curves`: by subject, of jobs and of workloads;
-        `under_trial`: jobs that the tuner tries a change of, which keep their size. `scores`: of the GPUs; those for
-        the most sensitive class count, as that class loses most on a slow GPU. `quotas`: a job's fair share is a part
-        of what its tenant is due, and none grows beyond its tenant's limit. `penalties`: by workload, how many times as
-        long its gangs are believed to take across nodes, where that was measured."""
+        `under_trial`: jobs that the tuner tries a change of, which keep their size. `scores`: scores of the GPUs; those
+        for the most sensitive class count, as it loses most on a slow GPU. `quotas`: a job's fair share is a part of
+        its tenant's, and no job grows beyond its tenant's limit. `penalties`: measured factors on the time of gangs
+        across nodes, by workload."""
         self._planned_at = now
         open_jobs = [*holding, *sorted(queued, key=lambda job: job.seq)]
         binned = _binned(nodes, scores)
-        shown = Locality(across_nodes=1.0, by_workload=penalties or {})  # nothing keeps a new workload from idle GPUs
+        shown = Locality(across_nodes=1.0, by_workload=penalties or {})  # a new workload may use idle GPUs
         kinds = Kinds(nodes, curves, open_jobs, shown)
         jobs = _planned_jobs(open_jobs, nodes, kinds)
         elastic = [self._elastic(job, now, under_trial, binned, kinds) for job in jobs.values()]
@@ -219,13 +219,13 @@ class SizePlanner:
 
 
 def _may_change(job: Job) -> bool:
-    """Return True if the job runs with all that it has, and can take another size."""
+    """Return True if all ranks of the job run, and it can change its size."""
     settled = job.state is JobState.RUNNING and not any(allocation.leaving for allocation in job.held)
     return settled and how_resized(job.spec) is not ResizeHow.NEVER
 
 
 def _newest(costs: dict[str, RestartCost]) -> dict[str, RestartCost]:
-    """The newest costs, as many as are kept."""
+    """The newest costs, up to the kept number."""
     if len(costs) <= RESTARTS_KEPT:
         return costs
     newest = sorted(costs.values(), key=lambda cost: (-cost.at, cost.workload))[:RESTARTS_KEPT]
@@ -240,7 +240,7 @@ class _UnderQuotas:
         self._millis = float(WHOLE * sum(len(node.capacity.gpus) for node in nodes))
 
     def weighed(self, elastic: Sequence[ElasticJob], jobs: Mapping[str, Job]) -> list[ElasticJob]:
-        """Each with its part of what its tenant is due as its weight, 1 on average."""
+        """Each job weighted by its part of its tenant's fair share, 1 on average."""
         if not self._ledger.tree or not elastic:
             return list(elastic)
         of_tenant = Counter(jobs[one.job_id].tenant for one in elastic)
@@ -250,7 +250,7 @@ class _UnderQuotas:
         return [structs.replace(one, weight=parts[jobs[one.job_id].tenant]) for one in elastic]
 
     def allowed(self, job: Job, role: str, count: int) -> int:
-        """As many replicas of `count` as quotas leave the job, which then are taken."""
+        """The largest number of replicas up to `count` that quotas allow the job; they are then taken."""
         has = job.granted[role] if job.state.holding else 0
         each = int(_asked(job.spec.roles[role])[0] * WHOLE)
         if not self._ledger.tree or count <= has or not each:
@@ -264,7 +264,7 @@ class _UnderQuotas:
 
 
 def _lent(services: Iterable[Job]) -> Counter[str]:
-    """By job, how many of its ranks it lent to services."""
+    """Number of ranks lent to services, by job."""
     lent: Counter[str] = Counter()
     for job in services:
         for loan in job.loans:
@@ -279,10 +279,10 @@ def _planned(
     under: "_UnderQuotas",
     chosen: Mapping[str, str],
 ) -> PlannedSizes:
-    """The sizes that are new, as far as quotas allow them. What a job lent stays a part of its size, unless it should
-    give up more: else nothing would be owed to it, and it would not grow back. A job that gives up nothing may go on to
-    grow into what comes free, unless the plan has that for another. `chosen`: by job, the model on which it should run
-    from now on, if that is a new one."""
+    """The new sizes, within quotas. Lent ranks stay a part of the size of a job, unless it should give up more;
+    otherwise it would not get them back. A job that gives up nothing may grow into capacity that becomes free, unless
+    the plan gives that to another job. `chosen`: by job, the model on which it should run from now on, if it is a new
+    one."""
     sizes: dict[str, Scale] = {}
     findings: list[Finding] = []
     changes = {change.job_id: change for change in partition.changes}
@@ -295,7 +295,7 @@ def _planned(
         if gives_nothing and growing <= {job_id} and not model:
             continue
         if count == 0 or how_resized(job.spec) is ResizeHow.NEVER:
-            continue  # such a job keeps for ever the size with which it starts: the scheduler starts as much as fits
+            continue  # such a job never changes its first size, and the scheduler starts as much as fits
         if job.state.holding and job.granted[name] <= count < job.wanted[name]:
             count = min(job.wanted[name], count + lent.get(job_id, 0))
         count = max(under.allowed(job, name, count), job.spec.roles[name].replicas.least)
@@ -325,7 +325,7 @@ def _why(job: Job, role: str, count: int, change: Change | None, model: str) -> 
         if change.cost_s:
             sentence += f", for {duration_text(change.cost_s)} without progress"
         if change.gain < 0:
-            sentence += "; others gain more by what it gives back"
+            sentence += "; other jobs gain more from the GPUs that it gives back"
     return Cause(code=CauseCode.PARTITIONED, sentence=sentence, numbers=numbers)
 
 
@@ -341,7 +341,7 @@ def _planned_jobs(open_jobs: Iterable[Job], nodes: Iterable[Node], kinds: Kinds)
         for job in open_jobs
         if not (job.spec.is_service or _stays_as_it_is(job, kinds) or is_benchmark(job.spec))
         and (not on_gpus(elastic_role(job)[1]) or kinds.suited(job))
-        and not _chooses_nodes(job)  # the planner takes every server for as good as any other
+        and not _chooses_nodes(job)  # the planner takes all servers as equal
         and all(allocation.node_id in takes_jobs for allocation in job.held)
     )
     return {job.id: job for job in islice(planned, JOBS_MAX)}
@@ -352,7 +352,7 @@ def _chooses_nodes(job: Job) -> bool:
 
 
 def _stays_as_it_is(job: Job, kinds: Kinds) -> bool:
-    """Return True for a running job of one size, unless it can restart on GPUs of another model."""
+    """Return True for a running job of fixed size, unless it can restart on GPUs of another model."""
     _, role = elastic_role(job)
     if not job.state.holding or role.replicas.least < role.replicas.most:
         return False
@@ -363,8 +363,8 @@ def _stays_as_it_is(job: Job, kinds: Kinds) -> bool:
 def _servers(
     nodes: Iterable[Node], holding: Iterable[Job], planned: Container[str], binned: Mapping[GpuKey, float]
 ) -> list[Server]:
-    """The nodes that take jobs, without what jobs hold there that are not `planned`, and without free GPUs that are
-    out of use."""
+    """The nodes that take jobs, without capacity of jobs that are not `planned`, and without free GPUs that are out of
+    use."""
     taken: dict[str, list[Amounts]] = {}
     of_others: set[GpuKey] = set()
     of_planned: set[GpuKey] = set()
@@ -385,7 +385,7 @@ def _servers(
 
 
 def _to_come(job: Job) -> list[Amounts]:
-    """The replicas that a service should have, and does not have yet."""
+    """The replicas that a service should get and does not have yet."""
     granted = job.granted
     return [
         _asked(role)
@@ -395,8 +395,8 @@ def _to_come(job: Job) -> list[Amounts]:
 
 
 def without(servers: Sequence[Server], replicas: Sequence[Amounts]) -> list[Server]:
-    """The servers without room for these replicas, each where most GPUs are left for it, on those that others gain
-    least from. What fits nowhere is left out: then there is nothing that could be divided for it."""
+    """The servers minus capacity for these replicas. Each replica goes to the server with the most GPUs left for it, on
+    GPUs from which others gain least. Replicas that fit nowhere are ignored."""
     left = {server.id: server for server in servers}
     heap = [(-server.amounts[0], server.id) for server in servers]
     heapify(heap)
@@ -430,7 +430,7 @@ def _slowest_gone(bins: tuple[tuple[float, int], ...], gpus: int) -> tuple[tuple
 
 
 def _binned(nodes: Iterable[Node], scores: Iterable[GpuScore]) -> Mapping[GpuKey, float]:
-    """The bin of every GPU for the most sensitive class; empty if nothing is known of any."""
+    """The bin of every GPU for the most sensitive class; empty if none is known."""
     believed = {(one.node_id, one.gpu_index): one.believed for one in scores if one.job_class == JOB_CLASSES[0]}
     if not believed:
         return {}

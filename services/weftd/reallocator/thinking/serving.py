@@ -1,8 +1,8 @@
-"""Decides how many replicas each service should have, and with which share of a GPU.
+"""Decides the replica count and the GPU share of each service.
 
-What routers, nodes and the store tell of a service goes to its autoscaler (`weft.serving`); what that answers becomes
-asks. A service has one open ask for its size at most. An ask names the size that it replaces, so that a size that a
-user gave meanwhile stays. While a router is silent, no service shrinks.
+Data of routers, nodes and the store go to the service's autoscaler (`weft.serving`), and its answers become commands. A
+service has at most one open size command. A command names the size that it replaces, so that a newer size of a user
+stays. While a router is silent, no service shrinks.
 """
 
 from collections import deque
@@ -21,13 +21,13 @@ from weft.serving.loads import Autoscaler, Goal, ReplicaLoad, ServiceLoad, Sized
 from weft.serving.policies import autoscaler
 from weftd.reallocator.thinking.routed import Routed, SeenEndpoints
 
-PENDING_SECONDS = 5.0  # an ask that the scheduler has not done until then is no longer counted on
-FIRST_ASK_SECONDS = 1.0  # between two wakings of one service
-WORKLOADS_MAX = 1000  # whose start times are kept
+PENDING_SECONDS = 5.0  # a command that the scheduler has not executed by then is ignored
+FIRST_ASK_SECONDS = 1.0  # between two wake-ups of one service
+WORKLOADS_MAX = 1000  # workloads with kept start times
 SHED_SECONDS = 10.0
 SAID_MAX = 200  # findings
 HOUR_SECONDS = 3600.0
-TURNS_MAX = 30  # an hour: reductions that follow a growth
+TURNS_MAX = 30  # per hour: reductions after a growth
 
 
 class ServiceStatus(Struct, frozen=True, kw_only=True):
@@ -50,8 +50,8 @@ class SizedServices(Struct, frozen=True, kw_only=True):
 
 
 class Steady:
-    """As `Autoscaler`. It follows `rule`, but after `TURNS_MAX` turns from up to down within an hour the service keeps
-    its size until the oldest of them is an hour ago. It may grow at any time."""
+    """An `Autoscaler` that follows `rule`, but after `TURNS_MAX` turns from up to down within an hour does not shrink
+    the service until the oldest turn is an hour ago."""
 
     def __init__(self, rule: Autoscaler) -> None:
         self.rule = rule
@@ -77,15 +77,15 @@ class _Service:
         self.job, self.steady, self.rule = job, rule, rule.rule
         (self.role,) = job.spec.roles
         self.workload, self.job_class = workload_of(job.spec), class_of(job.spec)
-        self.pending: tuple[float, int, int] | None = None  # when asked, for how many, at which version of the job
-        self.first_seen: dict[tuple[int, int], float] = {}  # by epoch and rank: when the store had it first
+        self.pending: tuple[float, int, int] | None = None  # time, replicas, version of the job
+        self.first_seen: dict[tuple[int, int], float] = {}  # by epoch and rank: first time in the store
         self.sized: Sized | None = None
         self.ready = 0
-        self.refused: list[tuple[float, int]] = []  # how many in all, of the last seconds
+        self.refused: list[tuple[float, int]] = []  # totals of the last seconds
 
     @property
     def wanted(self) -> int:
-        """How many replicas it should have, once the ask that is open is done."""
+        """The number of replicas it should have, after its open command."""
         return self.job.wanted[self.role] if self.pending is None else self.pending[1]
 
     @property
@@ -109,13 +109,14 @@ class ServiceScaler:
     def __init__(self, *, policy: str = "weft") -> None:
         self._policy = policy
         self._services: dict[str, _Service] = {}
-        self._starts: dict[str, float] = {}  # by workload: how long its replicas take to start
+        self._starts: dict[str, float] = {}  # by workload: start time of its replicas
         self._scores: dict[tuple[str, int, str], float] = {}
         self.routed = Routed()
         self.endpoints = SeenEndpoints()
 
     def hear_served(self, told: ServicesServed, *, now: float) -> bool:
-        """True: a request waits for a service that has no replica and was not asked for, so decide at once."""
+        """Return True if a request waits for a service without replicas and without an open command: then decide at
+        once."""
         wakes = False
         for job_id in self.routed.hear(told, now=now):
             service = self._services.get(job_id)
@@ -127,7 +128,7 @@ class ServiceScaler:
         self.endpoints.hear(seen, now=now)
 
     def learn(self, jobs: Iterable[Job], *, now: float, scores: Sequence[GpuScore] | None = None) -> None:
-        """The services of the pool that hold a place, those without replicas among them."""
+        """Update the open services of the pool, including those without replicas."""
         if scores is not None:
             self._scores = {(one.node_id, one.gpu_index, one.job_class): one.believed for one in scores}
         known, self._services = self._services, {}
@@ -147,7 +148,7 @@ class ServiceScaler:
         self.routed.keep_only(self._services, now=now)
 
     def decide(self, now: float) -> SizedServices:
-        """Every service once."""
+        """Decide about every service once."""
         sizes: dict[str, Scale] = {}
         shares: dict[str, Reshare] = {}
         for part in self.slices(now, length=len(self._services) or 1):
@@ -254,7 +255,7 @@ class ServiceScaler:
         while len(service.refused) > 1 and service.refused[1][0] <= now - SHED_SECONDS:
             service.refused.pop(0)
         at = now if silent else self.routed.counted_at(now=now)
-        fails = f"its last {job.attempts} replicas ended soon after their start" if job.attempts > 1 else ""
+        fails = f"its last {job.attempts} replicas ended soon after they started" if job.attempts > 1 else ""
         return ServiceLoad(
             at=at,
             replicas=replicas,

@@ -1,4 +1,4 @@
-"""HTTP/1.1 as Caddy speaks it: the head of a request or an answer, and the body behind it, however it is framed."""
+"""HTTP/1.1 as Caddy uses it: the head of a request or an answer, and its body in any framing."""
 
 from collections.abc import Container, Mapping
 
@@ -6,19 +6,19 @@ from msgspec import Struct
 
 
 class Head(Struct, frozen=True):
-    """The lines of a head. `fields`: by their names in small letters; of several with one name the first."""
+    """The lines of a head. `fields`: by lower-case name; of several with one name the first."""
 
     lines: tuple[bytes, ...]
     fields: dict[bytes, bytes]
 
     @property
     def length(self) -> int | None:
-        """Bytes of the body; None: they come in chunks, or until the connection ends."""
+        """Bytes of the body; None if it comes in chunks, or until the connection ends."""
         text = self.fields.get(b"content-length")
         if self.chunked or text is None:
             return None
         if not text.isdigit():
-            raise ValueError("the length of the body is no number")
+            raise ValueError("the length of the body is not a number")
         return int(text)
 
     @property
@@ -26,7 +26,7 @@ class Head(Struct, frozen=True):
         return self.fields.get(b"transfer-encoding", b"").lower() == b"chunked"
 
     def told(self, *, without: Container[bytes], more: Mapping[str, str]) -> bytes:
-        """The head again, without some of its fields and with others."""
+        """The head with some fields removed and others added."""
         kept = [line for line in self.lines[1:] if line.partition(b":")[0].lower() not in without]
         added = [f"{name}: {value}".encode() for name, value in more.items()]
         return b"\r\n".join([self.lines[0], *kept, *added, b"", b""])
@@ -43,12 +43,12 @@ def head_of(text: bytes) -> Head:
 
 
 class Body:
-    """The body of a request, read without its frames. `over`: all of it has come."""
+    """The body of a request without its frames. `over`: the body is complete."""
 
     def __init__(self, head: Head) -> None:
         self._chunked = head.chunked
         self._left = 0 if self._chunked else (head.length or 0)  # bytes of the body, or of a chunk
-        self._frame = b""  # the line before or behind a chunk, as much as has come
+        self._frame = b""  # the received part of the line before or after a chunk
         self._within = False  # a chunk
         self.over = not self._chunked and not self._left
         self.length = 0  # bytes of it that have come
@@ -85,12 +85,12 @@ class Body:
         line, self._frame = self._frame.strip(), b""
         if self._ended:  # trailers, and the empty line behind them
             self.over = not line
-        elif line:  # it is empty behind a chunk
+        elif line:  # it is empty after a chunk
             self._left = int(line.partition(b";")[0], 16)
             self._within, self._ended = self._left > 0, self._left == 0
 
     def framed(self, part: bytes) -> bytes:
-        """A part of the body as it is sent on, with the last frame when it is over."""
+        """A part of the body in the framing for sending, with the last frame at its end."""
         if not self._chunked:
             return part
         framed = b"%x\r\n%b\r\n" % (len(part), part) if part else b""

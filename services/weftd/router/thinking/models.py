@@ -1,4 +1,4 @@
-"""The front for models: the paths of OpenAI's API at the root of the router, and which model a body names.
+"""The front for models: the paths of OpenAI's API at the root of the router, and the model that a body names.
 
 A client that knows only the router and the name of a model reaches the service of its tenant that serves the model.
 """
@@ -77,7 +77,7 @@ def list_of(services: Iterable[RoutedService]) -> bytes:
 
 
 def no_model(name: str) -> Refused:
-    words = f"no service of this tenant serves the model {shown(name)}: GET /v1/models lists those there are"
+    words = f"no service of this tenant serves the model {shown(name)}: GET /v1/models lists the models"
     return Refused(404, words, code="model_not_found", param="model")
 
 
@@ -91,7 +91,7 @@ def shown(name: str) -> str:
 
 
 def refusal_of(path: str, method: str) -> Refused | None:
-    """Why nothing is at this path of the front; None: there is something."""
+    """Why this path of the front does not exist; None if it does."""
     if path == LIST or path.startswith(f"{LIST}/"):
         allowed = "GET"
     elif path in OPENAI_CALLS:
@@ -133,7 +133,7 @@ class ModelFinder:
         self._message_at = 0  # where the message begins that is being read
         self._seen = False  # the beginning of the prompt, or that there is none
         self._at = self._depth = self._marks = 0
-        self._text_at = -1  # where the text begins that is being read
+        self._text_at = -1  # begin of the present text
         self._key = b""  # a text of the object itself that may be a key: it is one if `:` follows
 
     @property
@@ -157,7 +157,7 @@ class ModelFinder:
             self.wrong = NOT_SAID if self.read.strip() else f"the body is empty; {NOT_SAID.removeprefix('the ')}"
 
     def _step(self) -> bool:
-        """Go on by one mark. False: more must come first."""
+        """Advance by one mark. Return False if more input is needed."""
         if self._text_at >= 0:
             return self._text()
         if self._depth == 0:
@@ -231,7 +231,7 @@ class ModelFinder:
         return True
 
     def _follows(self) -> bool:
-        """Read what follows a text that may be a key. False: more must come first."""
+        """Read the mark after a text that may be a key. Return False if more input is needed."""
         at = self._after_space(self._at)
         if at >= len(self.read):
             return False

@@ -1,4 +1,4 @@
-"""Which service a request is for, by its path or its host, and what of its path and its tokens is Weft's own."""
+"""Finds the service of a request by its path or host, and the parts of its path and tokens that belong to Weft."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
 
 
 def unquote(text: str) -> str:
-    """Its escapes read, each as one byte: enough to find what is plain ASCII."""
+    """The text with its escapes decoded as one byte each, which suffices to find plain ASCII."""
     return ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
 
 
@@ -36,8 +36,8 @@ class Refused(Struct, frozen=True):
 
 
 class Route(Struct, frozen=True):
-    """A request's service: `job`, or the `name` of one of a `tenant`. `by_host`: nothing is taken off the path.
-    `front`: the path, if it is one of the front for models, which says nothing of the service."""
+    """A request's service: `job`, or the `name` of one of a `tenant`. `by_host`: the path stays whole. `front`: the
+    path, if it belongs to the front for models and names no service."""
 
     job: str = ""
     name: str = ""
@@ -47,8 +47,8 @@ class Route(Struct, frozen=True):
 
 
 class Elsewhere(Struct, frozen=True):
-    """The answer is another address of the same place; `token`: to be kept by the browser as a cookie, if it opens the
-    service at `route`; `code`: to be exchanged for such a token first."""
+    """A redirect to another address of the same place. `token`: stored in the browser as a cookie if it opens the
+    service at `route`; `code`: exchanged for such a token first."""
 
     location: str
     token: str = ""
@@ -71,7 +71,7 @@ def route_of(uri: str, host: str, domains: Sequence[str]) -> Route | Elsewhere |
     if not isinstance(route, Route) or not _may_have(query):
         return route
     if _token_in(query)[0] is not None:
-        return Refused(400, f"no token belongs into an address, so {TOKEN_KEY} is refused: `weft open` prints a link")
+        return Refused(400, f"a token must not be in an address, so {TOKEN_KEY} is refused: `weft open` prints a link")
     code, rest = _token_in(query, CODE_KEY)
     if code is None:
         return route
@@ -94,14 +94,14 @@ def _by_path(path: str, query: str) -> Route | Elsewhere | Refused:
     if first == "v1" and rest:
         return Route(front=path)
     if first != "s" or not rest or not JOB.fullmatch(rest[0]):
-        return Refused(404, "there is nothing here: a service is at /s/JOB/, and models are at /v1/models")
+        return Refused(404, "this path does not exist: a service is at /s/JOB/, and models are at /v1/models")
     if len(rest) == 1:  # the slash at the end is where the addresses in its pages start from
         return Elsewhere(_same_place(f"{path}/", query))
     return Route(job=rest[0])
 
 
 def _may_have(query: str) -> bool:
-    """Return True if the query may have a token or a code."""
+    """Return True if the query may contain a token or a code."""
     plain = unquote(query) if "%" in query else query
     return TOKEN_KEY in plain or CODE_KEY in plain
 
@@ -131,7 +131,7 @@ def _token_in(query: str, name: str = TOKEN_KEY) -> tuple[str | None, str]:
 
 
 def _same_place(path: str, query: str) -> str:
-    """A path that no browser takes for another host."""
+    """A path that no browser reads as another host."""
     path = "/" + path.lstrip("/\\")
     return f"{path}?{query}" if query else path
 

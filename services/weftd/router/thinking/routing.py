@@ -1,8 +1,8 @@
-"""Which request goes where, and when: all services of one router.
+"""Decides where and when each request of one router goes, for all services.
 
-A request asks, and goes to a replica, waits, or is refused. What waits is given a replica in the order of arrival, each
-as soon as one has room, and is refused once it has waited as long as its service lets it. What cannot keep the
-objective of its service any more goes after what still can.
+A request goes to a replica, waits, or is refused. Waiting requests get a replica in order of arrival, as soon as one
+has room, and are refused after the longest wait of their service. Requests that can no longer meet the objective of
+their service are served after those that can.
 """
 
 from collections import Counter
@@ -18,9 +18,9 @@ from weftd.router.thinking.routes import Refused
 from weftd.router.thinking.service_queue import ServiceQueue, Waiter
 from weftd.router.thinking.table import RoutedService
 
-RUNS_MAX = 3  # of one request that does no harm where it runs more than once
-TRIES_MAX = 32  # of one request, those included that reached no replica
-OTHERS_SECONDS = 3.0  # after which a router that is silent has no requests any more
+RUNS_MAX = 3  # tries of a request that may run more than once
+TRIES_MAX = 32  # tries of one request, including those that reached no replica
+OTHERS_SECONDS = 3.0  # seconds of silence after which a router counts as without requests
 LOST_SECONDS = 1.0  # a request that was given to a replica earlier must be known to Caddy
 SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 
@@ -37,8 +37,8 @@ class _Other(Struct):
 
 
 class Routing:
-    """`waiting_max`: requests that wait, of all services together. Where they are as many, the tenant with the most
-    gives way to one with fewer."""
+    """`waiting_max`: waiting requests of all services together. At this limit the tenant with the most gives way to one
+    with fewer."""
 
     def __init__(self, *, waiting_max: int = 20_000) -> None:
         self.queues: dict[str, ServiceQueue] = {}
@@ -46,12 +46,12 @@ class Routing:
         self._waiting_of: Counter[str] = Counter()  # by tenant, those with any
         self._gave_way: list[Answer] = []
         self.waiting = 0
-        self.lost = 0  # requests whose end was never heard of
+        self.lost = 0  # requests whose end was never reported
         self._waiting_max = waiting_max
         self._numbers = count(1)
-        self._places: dict[int, ServiceQueue] = {}  # of each request that waits, by its ticket
+        self._places: dict[int, ServiceQueue] = {}  # waiting requests by ticket
         self._others: dict[tuple[str, int], _Other] = {}  # by router and part
-        self._missing = 0  # requests that Caddy did not know at the last look
+        self._missing = 0  # requests that Caddy did not know at the last comparison
 
     # what is there
 
@@ -68,7 +68,7 @@ class Routing:
         return answers
 
     def forget(self, job_ids: Iterable[str]) -> list[Answer]:
-        """Services that are no more. What waits for them is refused; requests at their replicas go on."""
+        """Remove ended services. Requests that wait for them are refused; requests at their replicas continue."""
         return [answer for job_id in job_ids for answer in self._end(self.queues[job_id])]
 
     def _end(self, queue: ServiceQueue) -> list[Answer]:
@@ -82,7 +82,7 @@ class Routing:
         return answers
 
     def hear(self, served: ServicesServed, now: float) -> None:
-        """Requests of another router by replica, which use capacity there."""
+        """Update the requests of another router by replica, which use capacity there."""
         self._others[served.router, served.part] = _Other(
             now,
             {
@@ -137,7 +137,7 @@ class Routing:
     def _full(self, queue: ServiceQueue) -> Refused | None:
         refusal = queue.full()
         if refusal is not None and queue.behind and queue.waiting >= queue.service.queue:
-            # One that is late in any case leaves its place.
+            # A request that is late in any case loses its place.
             self._give_way(queue, next(iter(queue.behind)), refusal)
             return None
         if refusal is None and self.waiting >= self._waiting_max and not self._make_room(queue.service.tenant):
@@ -148,8 +148,8 @@ class Routing:
         return Refused(429, f"{self.waiting} requests wait for services already", 1.0)
 
     def _make_room(self, tenant: str) -> bool:
-        """Refuse the newest request of the tenant with the most, so that nobody's requests keep all others out. False
-        if this tenant would have as many then."""
+        """Refuse the newest request of the tenant with the most, so that no tenant excludes all others. Return False if
+        this tenant would then have as many."""
         most, count = self._waiting_of.most_common(1)[0]
         if self._waiting_of[tenant] + 1 >= count:
             return False
@@ -197,7 +197,7 @@ class Routing:
         return request
 
     def _go_on(self, queue: ServiceQueue, now: float) -> list[Answer]:
-        """Give what waits to whichever replica has room."""
+        """Send waiting requests to replicas with room."""
         answers: list[Answer] = []
         while (waiter := queue.first(now)) is not None:
             backend = queue.free(now, waiter.avoid, waiter.prompt)
@@ -210,7 +210,7 @@ class Routing:
     # their ends
 
     def ended(self, number: int, now: float, *, status: int, first: float | None, took: float | None) -> list[Answer]:
-        """Caddy told the end of a request, with the replica's status; 499: its client had left."""
+        """Note the end of a request from Caddy, with the replica's status; 499: its client had left."""
         request = self._ends(number)
         if request is None:
             return []
@@ -225,10 +225,10 @@ class Routing:
     def failed(
         self, number: int, ticket: int, now: float, *, method: str, error: str, status: int
     ) -> tuple[InFlightRequest | Refused | None, list[Answer]]:
-        """Caddy could not pass a request on, and its answer has not begun: what follows for it, and for others.
+        """Handle a request that Caddy could not pass on and whose answer has not begun.
 
-        It goes to a replica again if it cannot have run, or does no harm where it runs twice. What reached no replica
-        is tried until one takes it, or has waited as long as it may.
+        It goes to a replica again if it cannot have run, or may run twice. A request that reached no replica is
+        repeated until one accepts it, or its longest wait is over.
         """
         request = self._ends(number)
         if request is None:
@@ -238,7 +238,7 @@ class Routing:
         runs = request.runs + (not at_once)
         harmless = at_once or (method in SAFE and runs < RUNS_MAX)
         if harmless and request.tries < TRIES_MAX and now < request.deadline and not queue.over:
-            avoid = None if at_once else request.backend  # a replica that took no connection is left alone by all
+            avoid = None if at_once else request.backend  # a replica that accepts no connection is paused for all
             again = Waiter(
                 *(ticket, request.arrived, now, request.deadline, request.tries + 1, runs, avoid, request.upgraded),
                 call=request.call,
@@ -273,7 +273,7 @@ class Routing:
     # from time to time
 
     def tick(self, now: float) -> list[Answer]:
-        """Refuse what has waited too long; give out what became free by itself."""
+        """Refuse requests that have waited too long; use capacity that became free by itself."""
         self._count_others(now)
         answers, self._gave_way = self._gave_way, []
         for queue in {id(queue): queue for queue in self._places.values()}.values():
@@ -296,9 +296,9 @@ class Routing:
                 backend.others = sum(other.in_flight.get((job_id, epoch, rank), 0) for other in self._others.values())
 
     def settle(self, passing: int, asked_at: float, now: float) -> list[Answer]:
-        """Caddy passes so many requests on, as it said when it was asked then. If we count more at two looks, the ends
-        of some were lost: as many requests as too many end. Of those that may be it, the ones that last longest beside
-        what is usual at their replica."""
+        """Compare our count with Caddy's count of that time. If we count more at two comparisons, the ends of some
+        requests were lost: end the excess number of requests, those first that last longest relative to the usual time
+        at their replica."""
         settled = [request for request in self.requests.values() if request.granted < asked_at - LOST_SECONDS]
         missing = len(settled) - passing
         lost, self._missing = min(missing, self._missing), max(0, missing)
@@ -308,7 +308,7 @@ class Routing:
         return self._lose(settled[:lost], now)
 
     def lose_all(self, now: float) -> list[Answer]:
-        """Caddy is gone, and with it every request that it passed on."""
+        """Caddy has ended, and with it every request that it passed on."""
         self._missing = 0
         return self._lose([*self.requests.values()], now)
 
@@ -352,4 +352,4 @@ def _waited_too_long(queue: ServiceQueue) -> Refused:
         return Refused(503, f"{waited}, and none is ready", 1.0, unready=True)
     if all(backend.unreached for backend in ready):
         return Refused(503, f"{waited}, and none could be reached", 1.0)
-    return Refused(503, f"{waited}: each has as many requests as it takes at once", 1.0)
+    return Refused(503, f"{waited}: each is at its limit of concurrent requests", 1.0)

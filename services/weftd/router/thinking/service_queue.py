@@ -1,4 +1,4 @@
-"""One service's requests: those that wait, in the order of their arrival, and its replicas, which take them.
+"""The queue of one service: its waiting requests in order of arrival, and its replicas.
 
 With an objective, requests that cannot keep it any more wait behind all that still can (`weft.serving.lateness`). An
 objective in words of tokens is judged by the answers that the front for models reads.
@@ -50,7 +50,7 @@ class ServiceQueue:
         self.behind: OrderedDict[int, Waiter] = OrderedDict()  # late in any case
         self.backends: dict[RunKey, Backend] = {}
         self.counts = Counts()
-        self.routers = 1  # that have requests of this service, this one included
+        self.routers = 1  # routers with requests of this service, this one included
         self.over = False  # the service is no more
         self._next = 0
         self._times = AnswerTimes()
@@ -58,7 +58,7 @@ class ServiceQueue:
         self.know(service)
 
     def know(self, service: RoutedService) -> None:
-        """The service as it is now. A replica that is gone stays until its requests have ended."""
+        """Update the service. A removed replica stays until its requests have ended."""
         self.service, self.over = service, False
         there = set()
         for replica in service.replicas:
@@ -93,7 +93,7 @@ class ServiceQueue:
         return [*self.line.values(), *self.behind.values()]
 
     def first(self, now: float) -> Waiter | None:
-        """The request that goes next; None: none waits."""
+        """The next request; None if none waits."""
         if not self.line and not self.behind:
             return None
         self._put_behind(now)
@@ -153,14 +153,14 @@ class ServiceQueue:
         return None
 
     def _in_turn(self) -> Iterator[Backend]:
-        """All replicas, each time from the next one on, so that equal ones take turns."""
+        """All replicas, starting from the next one each time, so that equal ones take turns."""
         backends = [*self.backends.values()]
         begin = self._next % len(backends) if backends else 0
         yield from backends[begin:]
         yield from backends[:begin]
 
     def may_rest(self, failed: Backend, now: float) -> bool:
-        """May this replica be left alone: is there another that takes requests?"""
+        """True if this replica may be paused: another one takes requests."""
         return self._other_than(failed, now)
 
     def _other_than(self, avoid: Backend, now: float) -> bool:
@@ -181,12 +181,12 @@ class ServiceQueue:
     # bounds
 
     def places(self) -> int:
-        """Requests that all replicas which take any may have at once."""
+        """Concurrent requests of all replicas that take any."""
         taking = sum(backend.replica.takes and not backend.gone for backend in self.backends.values())
         return taking * max(1, self.service.concurrency // self.routers)
 
     def expected_wait(self) -> float | None:
-        """Seconds until a request that comes now would be given to a replica; None: not known."""
+        """Expected wait in seconds of a request that comes now; None if unknown."""
         known = [backend.speed for backend in self.backends.values() if backend.speed is not None]
         places = self.places()
         if not known or not places:
@@ -194,13 +194,13 @@ class ServiceQueue:
         return len(self.line) * (sum(known) / len(known)) / places
 
     def full(self) -> Refused | None:
-        """Why one more request cannot wait; None: it can."""
+        """Why no further request can wait; None if one can."""
         expected = self.expected_wait()
         again = min(max(1.0, expected or 1.0), RETRY_SECONDS_MAX)
         if self.waiting >= self.service.queue:
             return Refused(429, f"{self.waiting} requests wait for this service already", again)
         if self.service.latency is not None and expected is not None and expected > self.service.timeout:
-            words = f"this service could take one more request in {expected:.1f} s"
+            words = f"this service can take one more request in {expected:.1f} s"
             return Refused(429, f"{words}, and its longest wait is {self.service.timeout:g} s", again)
         return None
 
@@ -254,7 +254,7 @@ class ServiceQueue:
 
     @property
     def wants_replica(self) -> bool:
-        """Does a request wait, and no replica is there that could take it?"""
+        """True if a request waits and no replica could take it."""
         return self.waiting > 0 and not any(
             backend.replica.takes and not backend.gone for backend in self.backends.values()
         )
@@ -303,7 +303,7 @@ def bucket_of(seconds: float) -> int:
     """The bucket of a time: 0 up to `BUCKET_FIRST_SECONDS`, the last one all beyond."""
     if not seconds > BUCKET_FIRST_SECONDS:
         return 0
-    # A hair's breadth is taken off, so that the bound of a bucket is in it whatever the logarithm was rounded to.
+    # A tiny amount is subtracted, so that the bound of a bucket lies in it despite rounding of the logarithm.
     return min(math.ceil(math.log(seconds / BUCKET_FIRST_SECONDS) / _LOG_GROWTH - 1e-9), BUCKETS_MAX - 1)
 
 

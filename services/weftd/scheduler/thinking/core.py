@@ -130,7 +130,8 @@ class Scheduler:
         went_back_at: float | None = None,
         held_until: float | None = None,
     ) -> None:
-        """Begin from the store. Every node counts as heard now: its silence before this leader listened means nothing.
+        """Begin from the store. Every node counts as having reported now; its silence before this leader listened does
+        not count.
 
         `went_back_at`: when the scheduler found that the store was restored from a backup. `held_until`: until then an
         earlier leader may hold nodes that this one has not answered.
@@ -152,7 +153,7 @@ class Scheduler:
 
     def not_stored(self, job_id: str, version: int, now: float) -> list[Step]:
         """Replace the step from this version of a job in this cycle, which the store refused as unlawful."""
-        sentence = "the store refused the step that followed for it: its nodes or its user said what fits no column"
+        sentence = "the store refused its next step: a value from its nodes or its user fits no column"
         return self.cluster_state.instead(job_id, version, Cause(code=_C.NOT_STORED, sentence=sentence), now)
 
     def admit(self, jobs: Iterable[Job]) -> None:
@@ -199,10 +200,10 @@ class Scheduler:
             emulated = " emulated" if any(gpu.emulated for gpu in node.capacity.gpus) else ""
             self.cluster_state.change_node(node, "joined", f"joined with {gpus}{emulated} GPUs", at=now)
         elif not known.ready:
-            self.cluster_state.change_node(node, "returned", "is heard of again", at=now)
+            self.cluster_state.change_node(node, "returned", "reports again", at=now)
         elif known.drain != node.drain:
             event, sentence = (
-                ("drained", draining.ENDING) if report.ending else ("resumed", "it no longer announces its end")
+                ("drained", draining.ENDING) if report.ending else ("resumed", "it no longer announces its shutdown")
             )
             self.cluster_state.change_node(node, event, sentence, at=now)
         elif structs.replace(known, seen_at=now) != node:
@@ -310,8 +311,8 @@ class Scheduler:
         return steps
 
     def _judge_held(self, now: float) -> list[Step]:
-        """Jobs for which others came first: they stand in the queue now, are held for another cause, or are over, as
-        they can never start. Those that waited for the latter follow at once, as many as one cycle takes."""
+        """Judge held jobs again: each enters the queue, is held for another cause, or ends because it can never start.
+        Jobs that waited for ended ones follow at once, up to the limit of a cycle."""
         steps: list[Step] = []
         judged = 0
         while judged < HELD_MAX and len(steps) < self.settings.steps_max:
@@ -341,7 +342,7 @@ class Scheduler:
         }
         steps: list[Step] = []
         for node_id in self.node_failures.lost(ready, now, leaving=self.cluster_state.pool.leaving):
-            sentence = f"was not heard of for {duration_text(now - heard[node_id])}"
+            sentence = f"sent no report for {duration_text(now - heard[node_id])}"
             steps += self._lose(self.cluster_state.pool.nodes[node_id], sentence, now)
         return steps
 
@@ -373,7 +374,7 @@ class Scheduler:
         lost = [node for node in self.cluster_state.pool.nodes.values() if not node.ready and now - node.seen_at > kept]
         gone = [node for node in lost if not self.cluster_state.pool.runs.jobs_on(node.id)]
         for node in gone:
-            sentence = f"removed: was not heard of for {duration_text(now - node.seen_at)}"
+            sentence = f"removed: sent no report for {duration_text(now - node.seen_at)}"
             self.cluster_state.remove_node(node, sentence, at=now)
         return self._too_big(now) if gone else []
 
@@ -424,7 +425,7 @@ class Scheduler:
         return steps
 
     def _leave_seconds(self, job: Job) -> float:
-        """How long the ranks of a job that stops may take."""
+        """Seconds that the ranks of a stopping job may take."""
         return job.spec.drain_seconds + job.spec.grace_seconds + self.settings.stop_seconds
 
     @property
@@ -531,5 +532,5 @@ def _orders_full(node_id: str, *, never: bool) -> Cause:
     if never:
         sentence = f"its ranks on node {node_id} take more than the {limit} that a node can receive at once"
         return Cause(code=_C.TOO_BIG, sentence=sentence, by=node_id, numbers=numbers)
-    sentence = f"node {node_id} can receive {limit} at once, and other jobs there need most of that"
+    sentence = f"node {node_id} can receive {limit} at once, and other jobs there use most of that"
     return Cause(code=_C.ORDERS_FULL, sentence=sentence, by=node_id, numbers=numbers)

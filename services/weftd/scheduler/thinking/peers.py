@@ -125,7 +125,7 @@ class Peers:
         if connection != bond.connection:
             return "the connection to NATS is not that of the latest renewal"
         if self._back is None or self._back[0] != connection or now - self._back[1] > LAPSE_SECONDS:
-            return "NATS does not bring back what is told"
+            return "NATS does not return published messages"
         members = self._required(bond)
         silent = sorted(name for name in members if now - self._denied.get(name, -1e18) > LAPSE_SECONDS)
         return f"{', '.join(silent)} does not say that it does not lead" if silent else ""

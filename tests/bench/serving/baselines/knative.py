@@ -45,7 +45,7 @@ class Knative:
             self._decided_at = load.at
             self._replicas = self._wanted(load.at, max(1, ready))
         replicas = min(self._goal.most, max(self._goal.least, self._replicas))
-        sentence = f"{self._mean(load.at, STABLE_SECONDS):.3g} requests at once"
+        sentence = f"{self._mean(load.at, STABLE_SECONDS):.3g} concurrent requests"
         return Sized(replicas=replicas, cause=Cause(code=CauseCode.LOAD, sentence=sentence))
 
     def _wanted(self, at: float, ready: int) -> int:

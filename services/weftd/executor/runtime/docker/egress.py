@@ -177,7 +177,7 @@ def _probe_direct() -> str:
     except OSError as error:
         return error.strerror or str(error)
     held = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:"))
-    return "" if held >> SYS_PTRACE & 1 else "without CAP_SYS_PTRACE it reaches no job of another user"
+    return "" if held >> SYS_PTRACE & 1 else "without CAP_SYS_PTRACE it cannot limit jobs of other users"
 
 
 def elsewhere(enter: Callable[[], None], work: Callable[[], None]) -> None:

@@ -101,7 +101,7 @@ class DockerEngine:
         except APIError as error:
             return _words(error)
         except requests.exceptions.ReadTimeout:
-            return "the registry sends nothing more"
+            return "the registry stopped sending"
         return ""
 
     async def remove(self, container: str) -> None:
@@ -137,7 +137,7 @@ def _translated(work: Callable[[], T]) -> T:
     except (DockerException, *GONE) as error:
         raise RuntimeUnavailableError(f"the Docker engine does not answer: {error}") from error
     except NONSENSE as error:
-        raise RuntimeUnavailableError(f"the Docker engine's answer makes no sense: {error!r}") from error
+        raise RuntimeUnavailableError(f"the Docker engine's answer is not valid: {error!r}") from error
 
 
 def _steady(work: Callable[[], T]) -> T:

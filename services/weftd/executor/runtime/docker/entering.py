@@ -95,7 +95,9 @@ async def _started(made: str, *, tty: bool) -> tuple[asyncio.StreamReader, async
     address = str(kwargs_from_env().get("base_url") or f"{UNIX}{DEFAULT_SOCKET}")
     path = address.removeprefix("http+").removeprefix(UNIX)
     if not path.startswith("/"):
-        raise SessionRefusedError("this node's engine is on another host: nobody can enter its containers from here")
+        raise SessionRefusedError(
+            "this node's engine is on another host: sessions cannot enter its containers from here"
+        )
     body = msgspec.json.encode({"Detach": False, "Tty": tty})
     head = (
         f"POST /exec/{made}/start HTTP/1.1\r\nHost: engine\r\nContent-Type: application/json\r\n"

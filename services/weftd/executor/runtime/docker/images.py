@@ -43,7 +43,7 @@ class Images:
         try:
             self._write(Fetched(name=name, id=await self._id(name)))
         except (RuntimeUnavailableError, OSError) as error:
-            logger.warning("the image %s is kept for ever: %s", name, error)
+            logger.warning("the image %s is never removed: %s", name, error)
 
     def used(self, name: str) -> None:
         """Note that a job starts in this image."""
@@ -64,7 +64,7 @@ class Images:
             fetched = None if note is None else msgspec.json.decode(note.data, type=Fetched)
             if fetched is not None and await self._id(fetched.name) == fetched.id:
                 await self._engine.call(self._engine.client.remove_image, fetched.name, noprune=True)
-                logger.info("removed the image %s, which no job has used for long", fetched.name)
+                logger.info("removed the image %s, which no job has used for a long time", fetched.name)
         except (MissingError, msgspec.DecodeError):
             pass  # It was removed by others.
         except EngineRefusedError as error:  # It is in use.

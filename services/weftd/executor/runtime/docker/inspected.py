@@ -94,5 +94,5 @@ def explained(run: Run, home: Home) -> Run:
 
 def lost(run: Run, *, at: float) -> Run:
     """A run whose container is gone. `at` in seconds since the epoch."""
-    detail = "its container was removed by somebody else"
+    detail = "its container was removed by another program"
     return replace(run, state=RunState.EXITED, ended_at=at, reason=EndReason.LOST, detail=detail)

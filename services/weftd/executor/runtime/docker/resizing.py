@@ -113,7 +113,7 @@ class Resizing:
             return f"{shown(limits)}: {error}"
         # An engine may report success and do nothing, such as on a kernel that lacks a feature.
         if held.groups and lacking(groups.read_limits(held.groups), limits) is not None:
-            return f"{shown(limits)}: the engine took it, and it is not in force"
+            return f"{shown(limits)}: the engine accepted it, but it has no effect"
         return ""
 
     async def _too_tight(self, held: Held, memory: int) -> str:
@@ -145,7 +145,7 @@ class Resizing:
                 return why
             self._rates.note(key, held.id, rate)
         except OSError as error:
-            return f"egress: it cannot be kept in mind: {error.strerror}"
+            return f"egress: it cannot be recorded: {error.strerror}"
         return ""
 
 

@@ -141,10 +141,14 @@ class DockerRuntime:
         info: dict[str, Any] = await engine.call(lambda: dict(engine.client.info()))
         first = await asyncio.to_thread(init.place, home.root)
         if isinstance(first, NotBuilt):
-            logger.warning("a stopped container ends with its main process, whatever else it runs: %s", first.reason)
+            logger.warning(
+                "a stopped container ends with its main process, even if it runs other processes: %s", first.reason
+            )
         runtime = cls(engine, home, node, settings or ContainerSettings(), info, shares, first)
         if not runtime.reaches_engine_files:
-            logger.info("the engine's own files are out of reach: what containers write stays in them till they end")
+            logger.info(
+                "the engine's own files are out of reach: files that containers write stay in them until they end"
+            )
         await runtime._prepare_resizing()
         await runtime._remove_half_made()
         await runtime._look()
@@ -354,10 +358,10 @@ class DockerRuntime:
             self.not_enforced += ("egress",)
             logger.warning("egress of jobs is not limited here: %s", why or "jobs use the network of their host")
         else:
-            logger.info("what jobs send is limited by the %s way", egress.way)
+            logger.info("egress of jobs is limited by the method %s", egress.way)
         safe = safe_update(gpus=self._node.gpus or (), injection=self._injection)
         if not safe and settings.limits_by != "engine":
-            logger.info("an update by the engine could take GPUs away here: their limits are changed by files")
+            logger.info("an update by the engine could remove GPUs here: limits are changed by files instead")
         self._resizing = Resizing(self._engine, self._rates, egress=egress, limits_by=settings.limits_by, safe=safe)
 
     async def _begin_with_egress(self, key: RunKey, rate: int) -> None:

@@ -170,8 +170,8 @@ class Starter:
 
     async def _pull(self, image: str) -> None:
         if not self._host.settings.pull:
-            raise Refusal(f"image-missing: {image} is not on this node, which fetches none")
-        logger.info("fetching the image %s", image)
+            raise Refusal(f"image-missing: {image} is not on this node, which pulls no images")
+        logger.info("pulling the image %s", image)
         why = await self._engine.pull(image, seconds_max=self._host.settings.pull_seconds_max)
         if why:
             is_for_good = any(words in why.lower() for words in NO_SUCH_IMAGE)

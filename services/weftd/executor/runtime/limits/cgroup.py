@@ -72,7 +72,7 @@ class NoCgroups:
         return {}
 
     def limit(self, groups: Groups, limits: Limits) -> str:
-        return "this host lets us make no control groups"
+        return "this host does not allow new control groups"
 
     def limits(self, groups: Groups) -> Limits:
         return Limits()

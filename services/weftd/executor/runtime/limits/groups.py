@@ -126,7 +126,7 @@ def _written(groups: Groups, limits: Limits, what: str) -> str:
         write(groups, limits)
     except OSError as error:
         if error.errno == errno.EBUSY:
-            return f"{what}: the kernel could not take back so much of what is in use"
+            return f"{what}: the kernel could not reclaim that much used memory"
         return f"{what}: {error.strerror}"
     return ""
 

@@ -96,7 +96,7 @@ class Adoption:
     async def _end_unknown(self, record: records.RunRecord) -> None:
         """End a run that cannot be watched: its lock is held, but its job has spoilt the pid file, or it hangs."""
         key = record.key
-        logger.warning("%s was started and does not come up: what there is of it is killed", key)
+        logger.warning("%s was started and does not come up: its processes are killed", key)
         self._cgroups.kill(record.cgroups)
         await asyncio.to_thread(kill_stragglers, str(self._home.runs), lambda found: found == key)
         detail = "its folder does not say which process it is"

@@ -219,7 +219,7 @@ class Lives:
                 status = os.waitstatus_to_exitcode(os.waitpid(live.record.pid, 0)[1])
         folder = self._home.run(key)
         if status == TOO_LATE_STATUS and records.shim_pid(folder) is None:  # It never ran: nothing to report.
-            logger.warning("%s did not begin: its leave to start had run out", key)
+            logger.warning("%s did not start: its permission to start had expired", key)
             self._book.discards.take(folder)
             self.sweeper.drop(live.record.cgroups)
             self._book.shares.detach(key)
@@ -244,9 +244,9 @@ class Lives:
         if written is not None:
             exit_code = written.exit_code
         elif status == CGROUP_REFUSED_STATUS and records.shim_pid(folder) is None:
-            reason, detail = EndReason.START_FAILED, "the host did not let it into its cgroup"
+            reason, detail = EndReason.START_FAILED, "the host did not let it join its cgroup"
         elif status == ULIMITS_REFUSED_STATUS and records.shim_pid(folder) is None:
-            reason, detail = EndReason.START_FAILED, "the host did not let it have its ulimits"
+            reason, detail = EndReason.START_FAILED, "the host refused its ulimits"
         elif status is not None:
             exit_code = status if status >= 0 else 128 - status
         else:

@@ -1,5 +1,5 @@
 """Signing in with the identity provider: in a browser, for a command line that waits on 127.0.0.1, and for a machine
-without a browser. Each ends with a one-time code, which is exchanged for a session as that of any link."""
+without a browser. Each ends with a one-time code, which is exchanged for a session like the code of a link."""
 
 import logging
 from typing import Annotated
@@ -154,7 +154,7 @@ async def code_of_device(gateway: Gateway, request: web.Request, device_code: st
     if provider is None:
         raise RejectedError(404, "device_code", NONE)
     if wait := gateway.polls.take(source, gateway.clock()):
-        raise too_fast("device_code", f"too many devices are asked about from {source}", wait)
+        raise too_fast("device_code", f"too many polls for devices come from {source}", wait)
     try:
         return await signed_in(gateway, request, await provider.claims_of_device(device_code), challenge="")
     except PendingError:
@@ -190,7 +190,7 @@ async def signed_in(gateway: Gateway, request: web.Request, claims: Claimed, *, 
     )
     gateway.access.forget()
     if made is None:
-        raise FlowError(f"an administrator keeps {claims.name} out, or {PER_TENANT_MAX} sessions are in force")
+        raise FlowError(f"an administrator keeps {claims.name} out, or {PER_TENANT_MAX} sessions are valid already")
     return code
 
 
@@ -212,4 +212,4 @@ def _redirect_uri(gateway: Gateway) -> str:
 
 def _away(error: ProviderError) -> RejectedError:
     logger.warning("%s", error)
-    return RejectedError(503, "", f"{error}; sessions that there are go on")
+    return RejectedError(503, "", f"{error}; present sessions continue")

@@ -180,7 +180,7 @@ async def end(call: Call[NoQuery]) -> web.StreamResponse:
     )
     gateway.access.forget()
     if ended is None:
-        raise RejectedError(404, "session", "there is no such session in force")
+        raise RejectedError(404, "session", "there is no such valid session")
     response = answer(SessionEnded(id=session))
     if session == call.who.session:
         keep(response, call.request, "", seconds=0)
@@ -205,13 +205,13 @@ async def whoami(call: Call[NoQuery]) -> web.StreamResponse:
 
 
 def _only(who: Access) -> str:
-    """The person whose sessions the caller sees and ends; empty: it is everybody of the tenant."""
+    """The person whose sessions the caller may see and end; empty: all people of the tenant."""
     return who.person if who.role in (Role.VIEWER, Role.USER) else ""
 
 
 def _made(made: SignIn | None) -> SignIn:
     if made is None:
-        reason = f"this tenant has {PER_TENANT_MAX} codes and sessions in force, or its token has just ended"
+        reason = f"this tenant has {PER_TENANT_MAX} valid codes and sessions, or its token has just ended"
         raise RejectedError(429, "", reason)
     return made
 

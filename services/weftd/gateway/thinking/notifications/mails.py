@@ -1,6 +1,6 @@
-"""Mail to a tenant: which addresses may get some, and many events gathered into one message. Pure.
+"""Mail to tenants: allowed addresses, and one message for many events.
 
-A mail is wanted as a webhook is, with `mailto:` and an address for its URL.
+Pure. A tenant requests mail like a webhook, with `mailto:` and an address as the URL.
 """
 
 import hashlib
@@ -18,8 +18,8 @@ from weft.messages.http import EventData
 from weftd.gateway.thinking.notifications.posts import SHORT
 
 SCHEME = "mailto:"
-LINES_MAX = 100  # events that a message shows; of the others it says how many there are
-WORDS_MAX = 300  # characters of what a job or a cause says
+LINES_MAX = 100  # events that a message shows; the others are only counted
+WORDS_MAX = 300  # characters of a text from a job or a cause
 UNASKED = tuple(event.value for events in SHORT.values() for event in events)  # where no events are named
 _ADDRESS = re.compile(r"(?P<local>[A-Za-z0-9_+][A-Za-z0-9._+-]{0,63})@(?P<domain>[A-Za-z0-9][A-Za-z0-9.-]{0,252})")
 _read = msgspec.json.Decoder(EventData).decode
@@ -30,13 +30,13 @@ def is_mail(url: str) -> bool:
 
 
 def domain_of(address: str) -> str:
-    """In lower case; empty: the text is no address of one plain mailbox."""
+    """The domain in lower case; empty if the text is no address of one plain mailbox."""
     found = _ADDRESS.fullmatch(address)
     return found["domain"].lower() if found else ""
 
 
 def mistaken_address(url: str, domains: Sequence[str]) -> str:
-    """Why no mail may be sent there; empty: nothing speaks against it. `domains`: those that the owner allows."""
+    """Why mail to the address is refused; empty: it is not. `domains`: domains that the owner allows."""
     domain = domain_of(url.removeprefix(SCHEME))
     if not domain:
         return "expected an address such as mailto:ada@example.org"
@@ -46,7 +46,7 @@ def mistaken_address(url: str, domains: Sequence[str]) -> str:
 
 
 class Gathered:
-    """The events that one message tells of. It remembers a line of the first ones, and counts all of them."""
+    """The events of one message: a line for each of the first ones, and the number of all."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -71,7 +71,7 @@ class Gathered:
             self._lines.append(f"{at}  {about}  {event.event}{status}{said}")
 
     def message(self, *, to: str, sender: str, webhook: str, tenant: str, at: float) -> EmailMessage:
-        """The same events make the same `Message-ID`, so that a repeat is known as one."""
+        """The message. The same events give the same `Message-ID`, so mail programs recognise a repeat."""
         mail = EmailMessage()
         mail["From"] = f"Weft <{sender}>"
         mail["To"] = to
@@ -82,7 +82,7 @@ class Gathered:
         mail["Auto-Submitted"] = "auto-generated"
         left_out = self.count - len(self._lines)
         lines = [*self._lines, *([f"… and {left_out} more"] if left_out else [])]
-        lines += ["", "Times are UTC. `weft describe JOB` tells a job's whole story.", ""]
+        lines += ["", "Times are UTC. `weft describe JOB` shows a job's event history.", ""]
         lines.append(f"Tenant {plain_words(tenant)} asked for this; `weft webhook remove {webhook}` ends it.")
         mail.set_content("\n".join(lines) + "\n", cte="quoted-printable")
         return mail
@@ -95,6 +95,6 @@ class Gathered:
 
 
 def plain_words(text: str) -> str:
-    """On one line, without what changes how a line is read, and not longer than a line should be."""
+    """The text on one line, without control characters, and shortened."""
     clean = "".join(character if character.isprintable() else " " for character in text[: WORDS_MAX + 1])
     return clean if len(clean) <= WORDS_MAX else f"{clean[: WORDS_MAX - 1]}…"

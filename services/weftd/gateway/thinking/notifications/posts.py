@@ -25,7 +25,7 @@ KNOWN = frozenset({*(event.value for event in JobEvent), *NODE_EVENTS})
 
 
 def events_of(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The events that are meant, without repeats. Raises ValueError that says what there is."""
+    """The named events without repeats. Raises ValueError that lists the known names."""
     found: dict[str, None] = {}
     for name in names:
         if name not in SHORT and name not in KNOWN:
@@ -35,7 +35,7 @@ def events_of(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def body_of(event: Event) -> bytes:
-    """The event as docs/events.md has it; one that is too large says `truncated`."""
+    """The event as described in docs/events.md; a too large event is marked `truncated`."""
     body = msgspec.json.encode(cloud_event(event))
     if len(body) <= BODY_BYTES_MAX:
         return body
@@ -60,14 +60,14 @@ def secret_of(characters: str) -> str:
 
 
 def wait_seconds(failures: int) -> float:
-    """Before the next try, after so many that failed in a row."""
+    """Seconds before the next try, after this number of failed tries in a row."""
     return min(WAIT_SECONDS_MAX, WAIT_SECONDS_LEAST * 2.0 ** min(failures - 1, 20))
 
 
 def ends_it(status: int, failing_seconds: float, off_seconds: float) -> str:
-    """Why nothing is delivered any more; empty: it is tried again."""
+    """Why delivery ends; empty: it is tried again."""
     if status == 410:
         return "the receiver answered 410: it wants no more"
     if failing_seconds >= off_seconds:
-        return f"nothing was taken for {failing_seconds / 3600:.1f} hours"
+        return f"the receiver accepted nothing for {failing_seconds / 3600:.1f} hours"
     return ""

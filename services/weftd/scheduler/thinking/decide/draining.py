@@ -1,4 +1,5 @@
-"""Nodes that a person drains: they take no new work, what runs there may have to leave, and a drain may have an end."""
+"""Drains of nodes by a person: a drained node takes no new work, its runs may have to leave, and a drain may have an
+end."""
 
 from msgspec import structs
 
@@ -8,11 +9,12 @@ from weft.messages.asks import Ask, AskKind
 from weftd.scheduler.thinking.decide import lifecycle
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
 
-ENDING = "it announced its end"
+ENDING = "it announced its shutdown"
 
 
 def announced(known: Drain | None, *, ending: bool) -> Drain | None:
-    """The drain of a node that announces its end, or does not. A person's own drain stays, and evicts then."""
+    """The drain of a node after a report that announces its shutdown, or none. A person's own drain stays, and evicts
+    then."""
     if not ending:
         return None if known is not None and known.announced else known
     return structs.replace(known or Drain(reason=ENDING, announced=True), evicts=True)
@@ -29,7 +31,7 @@ def drain(cluster_state: ClusterState, ask: Ask, now: float) -> None:
 
 
 def decide(cluster_state: ClusterState, now: float) -> list[Step]:
-    """End the drains whose time is over; and let what runs on a node that evicts leave it, charged with no try."""
+    """End the drains whose time is over, and let runs leave evicting nodes without using a retry."""
     steps: list[Step] = []
     for node in [node for node in cluster_state.pool.nodes.values() if node.drain is not None]:
         assert node.drain is not None

@@ -12,13 +12,13 @@ from weftd.scheduler.thinking.state.cluster_state import ClusterState
 BUSY = 0.5  # a rank whose GPUs are used more than this waits for another one
 STACKS_SECONDS = 15.0  # in which the nodes of a job that hangs write its stacks into its log
 _WENT_ON = Cause(
-    code=CauseCode.WENT_ON, sentence="it counts as hung no longer: a rank shows a sign of work, or cannot be read"
+    code=CauseCode.WENT_ON, sentence="it no longer counts as hung: a rank shows a sign of work, or cannot be read"
 )
 
 
 def watch_hung(cluster_state: ClusterState, job: Job, now: float) -> list[Step]:
-    """Note that a running job hangs, and when it does no more. If it asks for that, start it again from its checkpoint,
-    once its nodes had the time to write its stacks."""
+    """Note when a running job begins to hang, and when it works again. If its job file asks for that, restart it from
+    its checkpoint after its nodes had time to write its stacks."""
     waits_for_people = job.spec.kind in (Kind.INFERENCE, Kind.NOTEBOOK)
     if job.state is not JobState.RUNNING or waits_for_people or job.spec.hang.do is HangAct.NOTHING:
         return []
@@ -55,7 +55,7 @@ def _cause(seen: list[tuple[Allocation, RunSeen]], still: int) -> Cause:
     sentence = f"it hangs: no output, no step and no change in the use of its GPUs for {duration_text(still)}"
     if len(seen) == 1:
         return Cause(
-            code=CauseCode.HUNG, sentence=f"{sentence}, which {'idle' if idle else 'are wholly busy'}", numbers=numbers
+            code=CauseCode.HUNG, sentence=f"{sentence}, which {'idle' if idle else 'are fully busy'}", numbers=numbers
         )
     if len(idle) == 1:
         one = idle[0]
@@ -81,7 +81,7 @@ def watch_idle(cluster_state: ClusterState, job: Job, now: float) -> list[Step]:
     held = f"it has used none of its {plural(job.gpus_held, 'GPU')}" if job.gpus_held > 1 else "it has not used its GPU"
     if key not in cluster_state.idle_warned:
         cluster_state.idle_warned[key] = now
-        sentence = f"{held} for {duration_text(idle)}, and is stopped soon unless it does (`idle_stop`)"
+        sentence = f"{held} for {duration_text(idle)}, and is stopped soon unless it uses one (`idle_stop`)"
         cause = Cause(code=CauseCode.HELD_IDLE, sentence=sentence, numbers=numbers)
         return cluster_state.go(job, JobEvent.NOTED, cause, now)
     if idle < limit or now - cluster_state.idle_warned[key] < ahead:

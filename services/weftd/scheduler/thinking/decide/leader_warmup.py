@@ -1,4 +1,4 @@
-"""When a new leader, or a leader whose store went back in time, may begin to place jobs and to start runs.
+"""Decides when a new leader, or a leader whose store went back in time, may place jobs and start runs.
 
 Until then the leader's answers keep the runs that nodes have, and start none. Why:
 docs/decisions/0006-detect-a-restored-database.md.
@@ -19,7 +19,7 @@ class LeaderWarmup:
         self.begins_at = now if self._ended_at is None else max(now, self._ended_at)
 
     def past(self, now: float) -> bool:
-        """Is the load so long ago that no earlier report can still be under way?"""
+        """Return True if the load is so old that no earlier report can still arrive."""
         return now >= self._heard_until
 
     def why_not_yet(self, now: float, *, unheard: int) -> Cause | None:
@@ -27,11 +27,11 @@ class LeaderWarmup:
         if self._ended_at is not None and now < self._ended_at:
             left = self._ended_at - now
             sentence = (
-                "placement holds back: the store was restored from a backup, and what ran in the time that it lost must"
-                f" have ended first ({duration_text(left)} more)"
+                "no job starts yet: the store was restored from a backup, and runs that it does not know must end"
+                f" first ({duration_text(left)} more)"
             )
             return Cause(code=CauseCode.STORE_RESTORED, sentence=sentence, numbers={"until": self._ended_at})
         if unheard and now < self._heard_until:
-            sentence = f"the scheduler has just begun to lead and has not heard of {unheard} of its nodes yet"
+            sentence = f"the scheduler has just begun to lead, and {unheard} of its nodes have not reported yet"
             return Cause(code=CauseCode.NO_NODES, sentence=sentence, numbers={"nodes": float(unheard)})
         return None

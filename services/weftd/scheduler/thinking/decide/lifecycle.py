@@ -1,4 +1,4 @@
-"""The steps of a placed job: from the reports of its nodes, when it is stopped, and when its epoch ends."""
+"""The steps of a placed job: after reports of its nodes, at a stop, and at the end of its epoch."""
 
 from collections.abc import Collection, Sequence
 
@@ -202,7 +202,7 @@ def release(cluster_state: ClusterState, job: Job, now: float) -> list[Step]:
 
 
 def _with_what_it_lent(cluster_state: ClusterState, job: Job) -> dict[str, int]:
-    """How many ranks of each role the job has, and those that it gets back from services."""
+    """Number of ranks of each role, including those that services will return."""
     if job.granted == job.wanted:
         return job.granted
     jobs = cluster_state.jobs
@@ -307,7 +307,7 @@ def give_up(cluster_state: ClusterState, job: Job, now: float) -> list[Step]:
     others = f" and {len(left) - 1} more" if len(left) > 1 else ""
     sentence = (
         f"rank {first.rank} on node {first.node_id}{others} still ran {duration_text(now - job.since)} after it was"
-        " told to stop, and keeps its GPUs until it ends"
+        " asked to stop, and keeps its GPUs until it ends"
     )
     if job.stopping_for.code in CANCELS:
         cause = structs.replace(job.stopping_for, sentence=f"{job.stopping_for.sentence}; {sentence}")
@@ -418,20 +418,21 @@ def _no_other_try(cause: Cause) -> Cause:
 
 
 def _was_elsewhere(job: Job) -> bool:
-    """Was the job ever placed on a node that it is not on now? What is missing here may be there."""
+    """Return True if the job was ever placed on another node, which may have what is missing here."""
     here = {allocation.node_id for allocation in job.held}
     return not here.issuperset(job.nodes)
 
 
 def wait_seconds(job: Job, attempts: int) -> float:
-    """How long a service waits before it starts another replica, after so many in a row failed: as its user wants, but
-    never so briefly that one that fails at once keeps everybody busy for ever."""
+    """Seconds for which a service waits before it starts another replica after failures in a row: as its user set, but
+    long enough that replicas that fail at once cause little load."""
     least = min(WAIT_SECONDS_LEAST * 2.0 ** min(attempts - 1, 60), WAIT_SECONDS_LEAST_MAX)
     return max(least, job.spec.retries.wait_seconds(attempts))
 
 
 def never_ready(job: Job, attempts: int) -> bool:
-    """Is it time to give a service up of which no replica was ever ready? `attempts`: replicas in a row that failed."""
+    """Return True if a service without any ready replica so far must be given up. `attempts`: replicas in a row that
+    failed."""
     return not job.worked and attempts >= max(TRIES_LEAST, job.spec.retries.max + 1)
 
 
@@ -441,13 +442,13 @@ def why_never_ready(attempts: int, last: Cause) -> Cause:
 
 
 def _fails_at_its_size(job: Job, cause: Cause, now: float) -> bool:
-    """Did the job end by its own fault within the cool-down after it took another size?"""
+    """Return True if the job failed by its own fault within the cool-down after a resize."""
     own_fault = cause.code not in _NOT_ITS_FAULT | FOR_GOOD
     return bool(job.worked) and job.worked != job.granted and own_fault and _is_new(job, now)
 
 
 def _is_new(job: Job, now: float) -> bool:
-    """Did the job take its size within the cool-down?"""
+    """Return True if the job took its size within the cool-down."""
     return now - (job.held_since if job.sized_at is None else job.sized_at) < COOL_DOWN_SECONDS
 
 
@@ -456,7 +457,7 @@ def _reported(node_id: str, sentence: str = "") -> Cause:
 
 
 def enter(cluster_state: ClusterState, ask: Ask, job: Job, now: float) -> list[Step]:
-    """The step that tells it; none once that epoch is over: what ended it has ended the session too."""
+    """The step that records the session; none once that epoch has ended, which ended the session too."""
     entry = ask.entry
     if entry is None or entry.epoch != job.epoch or job.state not in OPEN_TO_PEOPLE:
         return []

@@ -72,7 +72,7 @@ def _sentence(target: Target) -> str:
         saves, cost = duration_text(target.saves_s), duration_text(target.cost_s)
         why = f"slowdown {slowdowns} saves about {saves} for {cost}"
     else:
-        why = f"makes room for {target.for_whom}, which gains more than both moves cost"
+        why = f"makes room for {target.for_whom}, whose gain is more than both moves cost"
     return f"moved to {_nodes(target)}: {why}"
 
 

@@ -76,7 +76,7 @@ def following(
     cluster_state: ClusterState,
     job: Job,
     allocations: Sequence[Allocation],
-    why: str = "where it was, with another size",
+    why: str = "on the same nodes, with another size",
 ) -> Placement:
     """The placement of the next epoch where these are: ranks numbered anew, role by role."""
     roles = list(job.spec.roles)

@@ -88,7 +88,9 @@ class Sizing:
         for job_id, holders in by_job(change.selection).items():
             held = self._cluster_state.jobs[job_id]
             ranks = tuple(each for holder in holders for each in holder.allocations)
-            sentence = f"pre-empted by {job.id}: it has fewer ranks than it should, and {held.id} more than it wants"
+            sentence = (
+                f"pre-empted by {job.id}: it has fewer ranks than it should have, and {held.id} has more than it wants"
+            )
             cause = Cause(code=CauseCode.PREEMPTED, sentence=sentence, by=job.id)
             steps += lifecycle.give_up_ranks(self._cluster_state, held, ranks, cause, now)
         return steps
@@ -126,7 +128,7 @@ class Sizing:
         return self._cluster_state.go(job, JobEvent.RESIZED, cause, now, placement=placement)
 
     def _trial(self, job: Job, closed: Sequence[str]) -> tuple[int, tuple[str, ...], int]:
-        """Another one whenever there may be room for the job that there was not before."""
+        """A key that changes whenever new capacity for the job may exist."""
         return (
             self._cluster_state.pool.free_capacity.grown + self._cluster_state.freed_holds.changes,
             tuple(closed),
@@ -154,13 +156,13 @@ class Sizing:
         after = structs.replace(job, placement=placement).granted
         sentence = _changes(job.granted, after)
         if not job.spec.is_service and any(count > job.wanted[role] for role, count in after.items()):
-            sentence += ", onto GPUs that nobody else needs now"
+            sentence += ", onto GPUs that no other job needs now"
         cause = Cause(code=CauseCode.GREW, sentence=sentence, numbers=_numbers(after))
         worked = None if job.spec.is_service else job.granted
         return self._cluster_state.go(job, JobEvent.RESIZED, cause, now, placement=placement, worked=worked)
 
     def _restarted(self, job: Job, more: Sequence[Allocation], now: float) -> list[Step]:
-        """The job stops, and what it will have is held for it until it has stopped."""
+        """Stop the job, and hold its next allocation until it has stopped."""
         code = CauseCode.GREW if more else CauseCode.SHRANK
         cause = Cause(
             code=code,

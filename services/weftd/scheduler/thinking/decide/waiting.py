@@ -185,7 +185,7 @@ class Waiting:
     def _why_not(self, group: JobGroup, waits: Waits) -> Cause:
         """Why no job of this group is placed now."""
         if not waits.its_turn:
-            sentence = f"{waits.ahead} is ahead of it and might start later if this one did now"
+            sentence = f"{waits.ahead} is ahead of it and might start later if this job started now"
             numbers = {"gpus_wanted": float(gpus_least(group.resource_request))}
             return Cause(code=_C.HELD_BACK, sentence=sentence, by=waits.ahead, numbers=numbers)
         free_capacity = self._cluster_state.pool.free_capacity
@@ -195,7 +195,7 @@ class Waiting:
             with free_capacity.without(closed):
                 cause = why_not(free_capacity, group.resource_request)
             if cause is not None:
-                sentence = f"{cause.sentence}; of the other models its tenant may have no more"
+                sentence = f"{cause.sentence}; its quota allows no GPUs of other models"
                 return structs.replace(cause, sentence=sentence)
         if cause := self._why_spares(demand, group):
             return cause
@@ -255,7 +255,7 @@ class Waiting:
 
 
 def _is_news(cause: Cause, before: Cause | None) -> bool:
-    """Is this another reason to wait than the one before?"""
+    """Return True if the reason to wait has changed."""
     if before is None or cause.code is not before.code:
         return True
     return cause.code is _C.DEPENDENCY and cause.by != before.by
@@ -289,14 +289,14 @@ def _why_preempted(order: str, waiting: Standing, running: Standing) -> str:
             had, has = duration_text(waiting.attained_gpu_s), duration_text(running.attained_gpu_s)
             return f"that one has had {had} of GPU time, this one {has}"
         case "srtf":
-            left = "nobody knows how long" if running.left_s is None else duration_text(running.left_s)
+            left = "an unknown time" if running.left_s is None else duration_text(running.left_s)
             return f"that one needs {duration_text(waiting.left_s or 0.0)} more, this one {left}"
         case _:
             return f"priority {waiting.priority} over {running.priority}"
 
 
 def _behind(ahead: str, backfill: str) -> Cause:
-    sentence = f"{ahead} is ahead of it and does not fit; with backfill {backfill} nobody overtakes it"
+    sentence = f"{ahead} is ahead of it and does not fit; with backfill {backfill} no job overtakes it"
     return Cause(code=_C.HELD_BACK, sentence=sentence, by=ahead)
 
 
@@ -306,11 +306,11 @@ def _backs_off(job: Job, now: float) -> Cause:
 
 
 def _still_runs(node_id: str, run: RunSeen) -> Cause:
-    what = "has ended, which must be taken note of first" if run.state is RunState.EXITED else "still runs"
+    what = "has ended, and its end must be recorded first" if run.state is RunState.EXITED else "still runs"
     sentence = f"rank {run.rank} of epoch {run.epoch} {what} on node {node_id}: two epochs never run at once"
     return Cause(code=_C.STILL_RUNS, sentence=sentence, by=node_id, numbers={"epoch": float(run.epoch)})
 
 
 def _kept_for(ahead: str, cause: Cause) -> Cause:
-    sentence = f"room is kept for {ahead}, which is ahead of it; besides: {cause.sentence}"
+    sentence = f"free GPUs are reserved for {ahead}, which is ahead of it; besides: {cause.sentence}"
     return Cause(code=_C.HELD_BACK, sentence=sentence, by=ahead, numbers=cause.numbers)

@@ -79,7 +79,7 @@ class PoisonMessages:
         charge = self._charges.get((NodeReported, report.node_id))
         if charge is None or not charge.holds or now - charge.at > REFUSED_SECONDS:
             return ""
-        return f"the scheduler failed each time it took in a report of this node ({charge.sentence})"
+        return f"the scheduler failed each time it read a report of this node ({charge.sentence})"
 
 
 def set_aside(job: Job, sentence: str, now: float) -> JobChange:

@@ -1,4 +1,4 @@
-"""Derives a recorded history anew, with the code that runs in production, and reports the first difference."""
+"""Derives a recorded history again, with the production code, and reports the first difference."""
 
 import pickle
 import zlib
@@ -140,7 +140,7 @@ class Replay:
                 difference = self._tell(entry)
             except pickle.UnpicklingError as error:
                 self.records -= 1
-                self._leave(f"begins with what cannot be read here: {error}")
+                self._leave(f"begins with a record that cannot be read here: {error}")
                 return None
             except (AssertionError, LookupError, TypeError, ValueError, AttributeError) as error:
                 return self._differs("failed", f"the code fails: {type(error).__name__}: {error}")
@@ -239,7 +239,7 @@ class Replay:
             case Answered(numbers, digest):
                 return self._compare_answers(core, numbers, digest)
             case _:
-                raise AssertionError(f"nothing is done with {type(entry).__name__}")
+                raise AssertionError(f"no code handles {type(entry).__name__}")
         return None
 
     def _compare(self, decided: Decided, changes: Sequence[NodeChange]) -> Difference | None:
@@ -267,7 +267,7 @@ class Replay:
         if digest == recorded:
             return None
         nodes = ", ".join(self._reports[number].node_id for number in numbers)
-        return self._differs("answer", f"nodes would be told to run something else: one of {nodes}")
+        return self._differs("answer", f"nodes would get other orders: one of {nodes}")
 
     def _differs(
         self,

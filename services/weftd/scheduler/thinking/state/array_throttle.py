@@ -1,6 +1,6 @@
-"""Jobs that take turns: of an array that runs so many elements at once, and of singletons of one name.
+"""Limits of concurrent jobs: elements of arrays with a limit, and singletons of one name.
 
-An element that has its turn keeps it until it is over, also while it waits to be tried again.
+An element keeps its slot until it has ended, also while it waits for a retry.
 """
 
 from bisect import bisect_left, insort
@@ -28,7 +28,7 @@ class ArrayThrottle:
         self._arrays: dict[str, _Array] = {}
 
     def see(self, job: Job) -> Iterator[str]:
-        """Take in a job as it is now; yields the elements that may have their turn next."""
+        """Update a job; yield the elements that may get a slot next."""
         element = job.spec.element
         if element is None or element.at_once is None:
             return
@@ -53,7 +53,7 @@ class ArrayThrottle:
         return found
 
     def take(self, job: Job) -> Cause | None:
-        """Give a waiting job its turn; or else why it has none."""
+        """Give a waiting job a slot, or return why it gets none."""
         element = job.spec.element
         if element is None or element.at_once is None:
             return None
@@ -68,7 +68,7 @@ class ArrayThrottle:
         if job.id not in array.known:
             array.known.add(job.id)
             heappush(array.waiting, (job.epoch == 0, element.index, job.id))
-        sentence = f"its array {element.array} runs {element.at_once} elements at once, and they have their turn"
+        sentence = f"its array {element.array} runs {element.at_once} elements at once, and as many hold resources now"
         return Cause(code=CauseCode.ARRAY_FULL, sentence=sentence, by=element.array)
 
 
@@ -88,7 +88,7 @@ class SingletonThrottle:
         self._names: dict[Key, _Name] = {}
 
     def see(self, job: Job) -> Iterator[str]:
-        """Take in a job as it is now; yields the singletons that may have their turn next."""
+        """Update a job; yield the singletons that may start next."""
         key, group_id = _key(job), _group(job)
         name = self._names.setdefault(key, _Name())
         group = name.groups.get(group_id)
@@ -132,7 +132,7 @@ class SingletonThrottle:
 
 
 def _holds(name: _Name, *, but: str) -> bool:
-    """Does a job of another group hold resources?"""
+    """Return True if a job of another group holds resources."""
     others = (group for group_id, group in name.groups.items() if group_id != but)
     return any(holds for group in others for _, holds, _ in group.values())
 

@@ -95,7 +95,7 @@ class Ranks(Struct, frozen=True):
 
     @property
     def _said_finished(self) -> bool:
-        """Does the progress of any rank report the work as done? Usually only rank 0 reports progress."""
+        """Return True if the progress of any rank reports the work as done. Usually only rank 0 reports progress."""
         return any(run is not None and is_finished(run.progress) for run in (*self.seen, *self.others))
 
     @property
@@ -205,10 +205,10 @@ class Runs:
             return ""
         if known[0] != report.boot_id and self._other_boots(report) >= OTHER_BOOT_HEARD:
             return ""  # a node without its old disk and clock has a lower incarnation; late reports do not keep coming
-        return f"a newer report of {report.node_id} was heard: another executor may speak for this node"
+        return f"a newer report of {report.node_id} has arrived: another executor may speak for this node"
 
     def _other_boots(self, report: NodeReported) -> int:
-        """How many reports in a row came from this boot, each newer than the one before."""
+        """Number of reports in a row from this boot, each newer than the one before."""
         boot, seq, count = self._other_boot.get(report.node_id, ("", 0, 0))
         count = count + 1 if boot == report.boot_id and report.seq > seq else 1
         self._other_boot[report.node_id] = (report.boot_id, report.seq, count)
@@ -256,7 +256,8 @@ class Runs:
         )
 
     def gone(self, job: Job, allocation: Allocation) -> bool:
-        """Is it certain that this rank does not run, and never will in this epoch once it is no longer desired?"""
+        """Return True if this rank certainly does not run, and never will in this epoch once it is no longer
+        desired."""
         key = (job.id, job.epoch, allocation.rank)
         run = self.run(job, allocation)
         if run is not None:
@@ -270,7 +271,7 @@ class Runs:
         return report is not None and report[1:] > offered
 
     def alive(self, job: Job, allocation: Allocation) -> bool:
-        """Does the node's newest report have this rank, not ended?"""
+        """Return True if the node's newest report has this rank, not ended."""
         run = self.run(job, allocation)
         return run is not None and run.state is not RunState.EXITED
 
@@ -327,11 +328,11 @@ class Runs:
         return found
 
     def _can_tell(self, node_id: str, key: _Key) -> bool:
-        """Does a missing run in the node's newest report prove that it does not run?"""
+        """Return True if a run that is missing in the node's newest report certainly does not run."""
         return key not in self._loaded or node_id in self._sure
 
     def began(self, job: Job, allocation: Allocation) -> bool:
-        """Does the node's newest report show that this rank began?"""
+        """Return True if the node's newest report shows that this rank began."""
         run = self.run(job, allocation)
         return run is not None and _began(run)
 
@@ -409,7 +410,7 @@ def _cause_alone(run: RunSeen, *, of: int) -> Cause:
             sentence = f"{rank}{status_text(run.exit_code)}"
             if run.timed_out and of > 1:
                 numbers[TIMED_OUT] = 1.0
-                sentence += ", after it waited for other ranks in vain"
+                sentence += ", after a rank waited for the others in vain"
             code = CauseCode.EXITED if of == 1 else CauseCode.RANK_ENDED
             return Cause(code=code, sentence=sentence, numbers=numbers)
 
