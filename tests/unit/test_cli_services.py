@@ -233,7 +233,8 @@ def test_everything_about_a_service_is_said_in_words() -> None:
         ("out of reach", "one request alone takes 0.3 s"),
         (
             "borrowed",
-            "1 GPU of mnist (j-mnist), 1 rank of it left, 12s ago; 0.5 of a GPU of j-other, which waits until then",
+            "1 GPU of mnist (j-mnist), 1 rank of it left, 12s ago;"
+            " 0.5 of a GPU of j-other, which waits until the loan ends",
         ),
     ]
 

@@ -75,13 +75,13 @@ def test_a_service_that_nobody_lends_anything_says_how_many_jobs_do_not_and_why(
 def test_jobs_that_may_lend_are_counted_and_those_that_do_are_named() -> None:
     assert "; 1 job may lend it ranks; " in why(service([0], wants=2), elastic("j-1", [1, 2, 3], wants=3)).sentence
     leaving = elastic("j-1", [1, 2, 3], wants=3, leaving=1)
-    assert "; room is being made: by j-1; " in why(service([0], wants=2), leaving).sentence
+    assert "; these jobs leave to make room: j-1; " in why(service([0], wants=2), leaving).sentence
     stops = structs.replace(
         elastic("j-1", [1, 2, 3], wants=3),
         state=JobState.STOPPING,
         stopping_for=Cause(code=CauseCode.LENT, by="j-s"),
     )
-    assert "; room is being made: by j-1; " in why(service([0], wants=2), stops).sentence
+    assert "; these jobs leave to make room: j-1; " in why(service([0], wants=2), stops).sentence
 
 
 def test_a_service_that_has_what_it_should_have_and_one_for_which_there_is_room_are_told_so() -> None:

@@ -78,10 +78,10 @@ def after_alarm(tally: Tally, rules: LemonRules) -> Tally:
 
 
 def numbers_text(tally: Tally, rate: float, rules: LemonRules) -> str:
-    """Such as `6 of 40 runs failed, the last ones of 4 jobs; 1.0% elsewhere; score 6.2, a lemon from 6 on`."""
+    """Such as `6 of 40 runs failed, the latest of 4 jobs; 1.0% elsewhere; score 6.2, and 6 makes a lemon`."""
     return (
         f"{tally.failures:,} of {tally.runs:,} runs failed, the latest of {len(tally.jobs)} jobs;"
-        f" {rate:.1%} elsewhere; score {tally.score:.1f}, a lemon from {rules.threshold:g} on"
+        f" {rate:.1%} elsewhere; score {tally.score:.1f}, and {rules.threshold:g} makes a lemon"
     )
 
 

@@ -150,4 +150,4 @@ def _all_free(ranks: Sequence[Window], readings: Mapping[int, Reading]) -> Readi
             first = readings[alike[0].rank]
             sentence = f"{len(alike)} of {len(ranks)} ranks {words}: rank {alike[0].rank} {first.sentence}"
             return structs.replace(first, sentence=sentence, numbers={**first.numbers, "alike": float(len(alike))})
-    return Reading(code=Verdict.HEALTHY, sentence="nothing measured holds it back")
+    return Reading(code=Verdict.HEALTHY, sentence="none of its measurements shows a bottleneck")

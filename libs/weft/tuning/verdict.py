@@ -236,7 +236,7 @@ def spare_cpu(window: Window, _: float | None) -> Reading | None:
 
 def nothing(window: Window, _: float | None) -> Reading:
     numbers = _told(cpus_used=window.cpus_used, cpus_limit=window.cpus_limit, gpu_utilisation=window.gpu_utilisation)
-    return Reading(code=Verdict.HEALTHY, sentence="nothing measured holds it back", numbers=numbers)
+    return Reading(code=Verdict.HEALTHY, sentence="none of its measurements shows a bottleneck", numbers=numbers)
 
 
 TESTS: Sequence[Test] = (

@@ -38,7 +38,7 @@ ROUNDING = 1e-9
 
 def weft(jobs: Sequence[ElasticJob], servers: Sequence[Server], rules: Rules) -> Partition:
     if not jobs or not servers:
-        return kept(jobs, servers, "" if not jobs else "there is no server")
+        return kept(jobs, servers, "" if not jobs else "no node can take jobs")
     return _Planner(jobs, servers, rules).partition()
 
 

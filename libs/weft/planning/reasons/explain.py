@@ -239,7 +239,7 @@ def _with_short(found: Explanation, job: Job, nodes: Sequence[Node], holding: Se
     leaving = [held for held in holding if _leaves_for(held, job)]
     lenders, of_lenders = why_nobody_lends(job, holding)
     if leaving:
-        lenders = f"room is being made: by {listed([held.id for held in leaving], NAMED_MAX)}"
+        lenders = f"these jobs leave to make room: {listed([held.id for held in leaving], NAMED_MAX)}"
     relevant = [
         held for held in holding if held.id != job.id and _is_where_it_starts(held, free_capacity, resource_request)
     ]

@@ -144,7 +144,7 @@ def _loans(loans: tuple[LoanView, ...], context: RenderContext) -> str:
 
 def _loan(loan: LoanView, context: RenderContext) -> str:
     lender = f"{clean(loan.name)} ({clean(loan.lender)})" if loan.name else clean(loan.lender)
-    gave = f"{plural(loan.ranks, 'rank')} of it left" if loan.ranks else "which waits until then"
+    gave = f"{plural(loan.ranks, 'rank')} of it left" if loan.ranks else "which waits until the loan ends"
     since = f", {ago(context.now - loan.since)}" if loan.since else ""
     return f"{gpu_text(loan.gpus)} of {lender}, {gave}{since}"
 

@@ -238,7 +238,7 @@ function replicasView(service) {
 function loansView(loans, now) {
   if (!loans.length) return "";
   const items = loans.slice(0, LOANS_MAX).map((loan) => h("li", {}, `${count(loan.gpus, "GPU")} of `, jobLink(loan.lender, loan.name ?? ""),
-    loan.ranks ? `, ${count(loan.ranks, "rank")} of it left` : ", which waits until then", loan.since ? `, for ${duration(now - loan.since)}` : ""));
+    loan.ranks ? `, ${count(loan.ranks, "rank")} of it left` : ", which waits until the loan ends", loan.since ? `, for ${duration(now - loan.since)}` : ""));
   return h("ul", {}, items, loans.length > LOANS_MAX ? h("li", {}, `and ${loans.length - LOANS_MAX} more`) : "");
 }
 
