@@ -1,4 +1,4 @@
-"""What an exception of a decision is about: the jobs that the innermost frame of the deciding code names."""
+"""The jobs that an exception of a decision concerns: those named in the innermost frame of the deciding code."""
 
 from collections.abc import Iterator, Sequence
 from traceback import walk_tb

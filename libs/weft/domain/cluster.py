@@ -1,4 +1,4 @@
-"""Nodes, their GPUs, and what a replica asks of them."""
+"""Nodes, their GPUs, and the requests of replicas."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -71,8 +71,8 @@ class DependencyState(StrEnum):
 
 
 def verdict(when: When, ends: Ends) -> DependencyState:
-    """What a dependency is worth now. What is not known any more was deleted, long after its end: nothing tells
-    which."""
+    """The verdict on a dependency now. An unknown job was deleted long after its end, and nothing tells which end that
+    was."""
     never_started = ends.ended - ends.ok - ends.bad
     met, never = {
         When.ANY: (ends.settled, False),
@@ -84,7 +84,7 @@ def verdict(when: When, ends: Ends) -> DependencyState:
 
 
 def wanted_words(after: After, *, many: bool) -> str:
-    """What the dependency waits for, as the end of a sentence: `j-7 has succeeded`."""
+    """The condition of the dependency as the end of a sentence: `j-7 has succeeded`."""
     return f"{after.job} {_WORDS[after.when][many]}"
 
 

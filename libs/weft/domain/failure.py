@@ -118,7 +118,8 @@ def blamed_of(cause: Cause, nodes: Mapping[int, str]) -> tuple[str, ...]:
 
 
 def avoided(failures: Sequence[Failure]) -> tuple[str, ...]:
-    """The nodes that the next try avoids while it fits elsewhere: those of its last failures that are not its own.
+    """The nodes that the next try avoids while it fits elsewhere: those of its latest failures that are not its own
+    fault.
 
     The same step on different nodes is the program, and the same node at different steps is the node (as NVIDIA's
     resiliency extension judges what recurs).

@@ -267,7 +267,7 @@ class Job(Struct, frozen=True, kw_only=True):
 
     @property
     def held(self) -> tuple[Allocation, ...]:
-        """All that the job holds: the place of its ranks, and what is held beside it for its next epoch."""
+        """All allocations of the job: the place of its ranks, and those kept for its next epoch."""
         if self.placement is None:
             return ()
         if self.next_placement is None:
@@ -284,7 +284,7 @@ class Job(Struct, frozen=True, kw_only=True):
         return self.state is JobState.QUEUED and self.waiting_for is not None and self.waiting_for.code in HELD_FOR
 
     def may_have_run_on(self, node_id: str) -> bool:
-        """Was the job ever placed on this node, as far as is known?"""
+        """Return True if the job is known to have been placed on this node."""
         return node_id in self.nodes
 
     @property
@@ -326,7 +326,7 @@ def beside(placement: Placement, following: Placement) -> tuple[Allocation, ...]
 
 
 def _beyond(allocation: Allocation, has: dict[tuple[str, int], Share]) -> Iterator[Allocation]:
-    """What the rank needs beyond what is left of `has`, which has that much less afterwards."""
+    """The part of the rank's request that `has` does not cover; the rest is taken from `has`."""
     wanted = allocation.share or Share(request=WHOLE, memory=0)
     gpus = tuple(gpu for gpu in allocation.gpus if (allocation.node_id, gpu) not in has)
     if gpus:
@@ -475,7 +475,7 @@ def _failures(job: Job, step: Step) -> tuple[Failure, ...]:
 
 
 def _loans(job: Job, step: Step) -> tuple[Loan, ...]:
-    """What a job has borrowed ends with the epoch for which it did."""
+    """The loans of a job end with the epoch for which it took them."""
     if step.loans is not None:
         return step.loans
     return job.loans if step.to.holding and step.event not in NEW_EPOCH else ()

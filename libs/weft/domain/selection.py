@@ -75,7 +75,7 @@ def names_match(pattern: str, name: str) -> bool:
 
 
 def simplified(pattern: str) -> str:
-    """The pattern with each run of stars as one."""
+    """The pattern with each run of stars replaced by one star."""
     return re.sub(r"\*+", "*", pattern)
 
 

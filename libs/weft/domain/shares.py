@@ -46,5 +46,5 @@ def context_bytes(*, emulated: bool) -> int:
 
 
 def gpus_held(gpus: Sequence[int], share: Share | None) -> float:
-    """How many GPUs that comes to, as LAS, DRF and accounts count them: a share of 0.25 is a quarter of a GPU."""
+    """The number of GPUs as LAS, DRF and accounts count them: a share of 0.25 is a quarter of a GPU."""
     return len(gpus) if share is None else share.request / WHOLE

@@ -62,7 +62,7 @@ def sizes_of(job: Job) -> dict[str, RoleSize]:
 
 
 def how_resized(spec: JobSpec) -> ResizeHow:
-    """How the job takes another size while it runs."""
+    """How the job changes its size while it runs."""
     if spec.is_service:
         return ResizeHow.LIVE
     if spec.pin is not None:
@@ -73,7 +73,7 @@ def how_resized(spec: JobSpec) -> ResizeHow:
 
 
 def why_never(spec: JobSpec) -> str:
-    """Why a job takes no other size while it runs, and what its user could say instead; empty if it takes one."""
+    """Why a job cannot change its size while it runs, and what its user could set instead; empty if it can."""
     if how_resized(spec) is not ResizeHow.NEVER:
         return ""
     if spec.pin is not None:

@@ -217,7 +217,7 @@ class Retries(_Strict, frozen=True, kw_only=True):
 
 
 def is_of_the_container(path: str) -> bool:
-    """Would a mount at `path` cover what the container stands on?"""
+    """Return True if a mount at `path` would hide files that the container needs."""
     covered = "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
     return covered == "/" or covered.startswith(OF_THE_CONTAINER)
 
@@ -365,7 +365,7 @@ class StopSignal(StrEnum):
 
 
 class ResizeRules(_Strict, frozen=True, kw_only=True):
-    """How the job takes another size. Not said: by `restart` if it writes checkpoints, else never.
+    """How the job changes its size. By default by `restart` if it writes checkpoints, else never.
 
     `signal`: sent to the main process of each rank that stays, once `WEFT_MEMBERS` has changed.
     """

@@ -50,7 +50,7 @@ class AllowanceChosen(Struct, frozen=True, kw_only=True):
     idle_seconds_max: int | None = None
 
     def over(self, default: Allowance) -> Allowance:
-        """The allowance that is in force."""
+        """The current allowance."""
         chosen = {name: value for name in NAMES if (value := getattr(self, name)) is not None}
         return msgspec.structs.replace(default, **chosen)
 

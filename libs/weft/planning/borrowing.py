@@ -84,9 +84,9 @@ def borrow(
     willing: Iterable[Holder],
     promised: Mapping[GpuKey, Holder],
 ) -> Borrowed | None:
-    """A place for one more replica, which the room holds afterwards, and what is given back for it. None if there is
-    none. `willing` come in the order in which they leave, and only as many are asked for as are needed; `promised`:
-    GPUs that come free for another replica, with what leaves there."""
+    """A place for one more replica and what is given back for it; None without such a place. The room holds the replica
+    afterwards. `willing` come in the order in which they leave, and only as many are asked for as are needed;
+    `promised`: GPUs that come free for another replica, with what leaves there."""
     one = structs.replace(want, least=1, count=1)
     victims: tuple[Holder, ...] = ()
     found = grow(free_capacity, held, one, 1, first_rank=0, asked=asked)
@@ -105,8 +105,8 @@ def borrow(
 
 
 def _who_must_leave(free_capacity: FreeCapacity, want: RoleRequest, willing: Iterable[Holder]) -> tuple[Holder, ...]:
-    """The first of `willing` without which one node has room for a replica, and of those only the ones that are in its
-    way. Empty if there is no such node."""
+    """The first of `willing` whose departure makes room for a replica on one node, and of those only the ones in its
+    way. Empty if no node gets room."""
     of_node: dict[str, list[Holder]] = {}
     where = ""
     with free_capacity.supposing():
@@ -157,7 +157,7 @@ def _lenders(place: Allocation, victims: Iterable[Holder]) -> dict[str, tuple[fl
 
 
 def _ranks_to_spare(job: Job) -> tuple[Allocation, ...]:
-    """The ranks that the job can do without now, none of which leaves already."""
+    """The ranks that the job can do without now and that do not leave already."""
     if job.placement is None:
         return ()
     match how_resized(job.spec):

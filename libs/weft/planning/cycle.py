@@ -54,7 +54,7 @@ class Cluster(Protocol):
 
     @property
     def gpus_left(self) -> float:
-        """The same with what is left of shared GPUs."""
+        """The same, including the free parts of shared GPUs."""
         ...
 
     # jobs that wait
@@ -363,7 +363,7 @@ class Cycle:
         return promised
 
     def _revoke(self, job_id: str, selection: VictimSelection) -> tuple[str, ...]:
-        """End the promises to other jobs, as far as they count on the same victims: these jobs look for room again."""
+        """End the promises to other jobs that count on the same victims: these jobs look for room again."""
         victims = {victim.job_id for victim in selection.victims}
         revoked = tuple(
             other

@@ -23,7 +23,7 @@ class InQueue(Struct, frozen=True):
 
 
 def order_of(policy: str) -> Order:
-    """The order of a policy as it is stored; priority if this version does not know it, as one of a later version."""
+    """The stored order of a policy; priority if this version does not know it, because a later version wrote it."""
     name = policy.partition("+")[0]
     return Policy(order=name if name in ORDERS else "priority").ordering
 

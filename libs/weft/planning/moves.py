@@ -44,8 +44,8 @@ KEEP_SECONDS = 60.0  # beyond the time in which the job stops, how long its new 
 class MoveRules(Struct, frozen=True, kw_only=True):
     """`margin`: a move gains at least this many times its cost.
 
-    `cost_seconds`: the cost besides the job's grace and its work since the last checkpoint. Every `every_seconds` it is
-    looked who would gain; at most `at_once_max` jobs are on their way.
+    `cost_seconds`: the cost besides the job's grace and its work since the last checkpoint. Every `every_seconds` jobs
+    that would gain are looked for; at most `at_once_max` jobs move at a time.
     """
 
     on: bool = True
@@ -179,7 +179,7 @@ class Moves:
         self._choosing = ChoosingAgain()
 
     def __getstate__(self) -> dict[str, object]:
-        """The state without what is remembered only to find it sooner."""
+        """The state without caches."""
         return {**self.__dict__, "_choosing": ChoosingAgain()}
 
     def arrive(self, now: float) -> Iterator[LetsGo | Arrives]:
@@ -416,7 +416,7 @@ def _worth(
 
 
 def _one_by_one(free_capacity: FreeCapacity, jobs: Sequence[Movable], margin: float) -> list[Move]:
-    """The jobs that gain most by what is free now, one after the other."""
+    """The jobs that gain most from the GPUs that are free now, one after the other."""
     free: dict[tuple[object, ...], float | None] = {}  # the slowdown of the best free place, by need
     hopeful: list[tuple[float, str, Movable, float]] = []
     for job in jobs:

@@ -177,7 +177,7 @@ def _by_priority(job: Standing) -> Key:
 
 
 def _size(job: Standing) -> int:
-    """How often its GPUs can be halved before less than one is left; nothing of a job that waited long."""
+    """How often its GPUs can be halved before less than one is left; 0 for a job that waited long."""
     return 0 if job.promoted else int(job.gpus).bit_length()
 
 

@@ -26,7 +26,7 @@ ServedAt = tuple[Rank, float, Place]
 
 
 class Queue:
-    """Waiting jobs by group, each group in order; `by_tenant`: a group is of one tenant."""
+    """Waiting jobs by group, each group in order; `by_tenant`: the jobs of a group have one tenant."""
 
     def __init__(self, order: Order, *, by_tenant: bool = False) -> None:
         self.order = order

@@ -158,7 +158,7 @@ def one_more(resource_request: ResourceRequest) -> ResourceRequest:
 
 
 def between(resource_request: ResourceRequest, part: int, parts: int) -> ResourceRequest:
-    """The shape with `part` of `parts` of what each role wants beyond its least."""
+    """The shape with the fraction `part` / `parts` of the replicas that each role wants beyond its least."""
     return tuple(
         structs.replace(want, count=want.least + (want.count - want.least) * part // parts) for want in resource_request
     )

@@ -96,7 +96,7 @@ def parts_of(
 
 
 def only_extra(parts: Iterable[Holder]) -> list[Holder]:
-    """Without what stops the job."""
+    """Drop candidates whose loss stops the job."""
     return [each for each in parts if each.extra]
 
 

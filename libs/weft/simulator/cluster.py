@@ -1,4 +1,4 @@
-"""A simulated cluster as a scheduling cycle reads it, and what becomes of it by the cycle's decisions."""
+"""A simulated cluster as a scheduling cycle reads it, and the effects of the cycle's decisions on it."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -377,7 +377,7 @@ class SimulatedCluster:
             self.lives.looks_for_moves(decision.until)
 
     def _clear(self, selection: VictimSelection) -> None:
-        """Jobs, or ranks of jobs, give way, as far as they do not leave already."""
+        """Jobs, or ranks of jobs, give way, unless they leave already."""
         for job_id, holders in by_job(selection).items():
             job = self.jobs[job_id]
             if not all(one.extra for one in holders):

@@ -1,4 +1,4 @@
-"""What is counted of one service in one run: every request that arrived, also those refused and lost."""
+"""The counts of one service in one run: every request that arrived, including refused and lost ones."""
 
 from msgspec import Struct
 

@@ -1,4 +1,4 @@
-"""What the scheduler's own planning decides in a simulated cluster: who starts, who gives way, who moves."""
+"""Decisions of the scheduler's own planning in a simulated cluster: which jobs start, give way or move."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import inf
@@ -170,7 +170,8 @@ class Deciding:
             self._place_all_anew(now)
 
     def _place_all_anew(self, now: float) -> None:
-        """As the PAL artifact does in every round: all give back what they have, and are placed one after the other."""
+        """As the PAL artifact does in every round: all jobs give back their GPUs, and are placed one after the
+        other."""
         jobs = list(self._running.jobs.values())
         if self._placing.by_class:
             jobs.sort(key=lambda job: (self._free_capacity.scores.sensitivity(job.trace.job_class), job.number))

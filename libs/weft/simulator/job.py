@@ -252,7 +252,7 @@ class SimulatedJob:
         return Counter(one.role for one in self.allocations if not one.leaving)
 
     def lacks(self, loan: Loan) -> bool:
-        """True while it lacks what it lent; it is not over."""
+        """True while GPUs that it lent have not come back and it has not ended."""
         if self.leaves or not self.allocations:
             return True
         has = self.granted
@@ -316,7 +316,7 @@ class SimulatedJob:
 
     @property
     def stretch(self) -> float:
-        """How many seconds one second of its work takes where it is, with the size that it has."""
+        """The seconds that one second of its work takes in its place and with its size."""
         return self.slowdown / self.speed
 
     def advance(self, now: float) -> None:

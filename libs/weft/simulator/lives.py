@@ -160,7 +160,7 @@ class Lives:
         self._may_grow(job, now)
 
     def _owe(self, job: SimulatedJob, allocations: Sequence[Allocation], now: float) -> None:
-        """A service has these replicas from now on: it owes what their GPUs were lent by."""
+        """A service has these replicas from now on, and owes the lenders of their GPUs."""
         if job.serves is None:
             return
         ranks, had = {one.rank for one in allocations}, {one.rank for one in job.allocations}
@@ -345,7 +345,7 @@ class Lives:
         return models.pop()
 
     def _slowdown(self, job: SimulatedJob) -> float:
-        """The true slowdown, whatever the scheduler believes; that of a service is of no account."""
+        """The true slowdown, whatever the scheduler believes; a service has none that counts."""
         if job.serves is not None:
             return 1.0
         scores, locality = self._truth.of(job.trace.job_class), self._truth.locality

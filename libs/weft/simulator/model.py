@@ -71,7 +71,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
 
     @property
     def amounts(self) -> Amounts:
-        """GPUs, CPU cores, memory in bytes of the whole cluster; 0 of what is never short."""
+        """GPUs, CPU cores and bytes of memory of the whole cluster; 0 for a resource that is never short."""
         cpus = self.nodes * self.cpus_per_node if self.cpus_per_node < CPUS else 0.0
         memory = self.nodes * float(self.memory_per_node) if self.memory_per_node < MEMORY else 0.0
         return float(self.gpus), cpus, memory

@@ -96,7 +96,7 @@ class PartitionPlan(Struct, frozen=True, kw_only=True):
 class Outcome(Struct, frozen=True, kw_only=True):
     """One run. `policy` names order, placement and backfill, such as `las+weft-best+easy`; and how jobs are resized.
 
-    `amounts`: GPUs, CPU cores, memory of all nodes; 0 of what was never short.
+    `amounts`: GPUs, CPU cores and memory of all nodes; 0 for a resource that was never short.
     """
 
     workload: str

@@ -55,7 +55,8 @@ def room_of(
     scores: Mapping[str, Mapping[GpuKey, float]] | None = None,
     groups: int | None = None,
 ) -> FreeCapacity:
-    """All of the cluster, free. `scores`: what is believed of its GPUs, if not the truth; `groups`: as in `bins`."""
+    """The whole cluster, free. `scores`: the assumed scores of its GPUs, if not the true ones; `groups`: as in
+    `bins`."""
     free_capacity = FreeCapacity(
         Scores(scores_of(cluster) if scores is None else scores, groups=groups),
         placer=placer,
@@ -69,7 +70,7 @@ def room_of(
 
 
 def locality_of(world: World, *, known: bool = True) -> Locality:
-    """The cost of distance: the true one, or as far as it is known before any job ran."""
+    """The cost of distance: the true one, or the one that is known before any job ran."""
     penalties = dict(world.penalties) if known else {}
     return Locality(across_nodes=world.penalty, by_workload=penalties, across_racks=world.rack_penalty)
 

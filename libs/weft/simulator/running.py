@@ -90,7 +90,7 @@ class Running:
             self._use.change(tenant, round(gpus * WHOLE), self.now)
 
     def share(self, tenant: str) -> float:
-        """The tenant's part of all GPUs, or its rank by what it used of late, if the order goes by that."""
+        """The tenant's part of all GPUs, or its rank by recent use if the order needs that."""
         if self._order.by_use:
             return self._ranks.of(self._quotas.ledger.tree, self._tenants, self.now)[tenant]
         return self._held.get(tenant, 0) / self._gpus if self._gpus else 0.0
@@ -130,8 +130,8 @@ class Running:
         ]
 
     def may_leave(self, tier: int, *, missing: float) -> list[Holder]:
-        """The jobs that stop already, and those of higher tiers that have run long enough, of the others what they can
-        do without; none, if they and the jobs that resize live have fewer than `missing` GPUs."""
+        """The jobs that stop already, those of higher tiers that have run long enough, and the spare ranks of the
+        others; none if all these and the jobs that resize live have fewer than `missing` GPUs."""
         missing -= sum(job.gpus_needed for job in self.leaving_jobs.values())
         missing -= sum(job.gpus_needed for shrink in (self.live, self.services) for job in shrink.values())
         higher = self._tiers.above(tier, gpus=missing)
@@ -154,7 +154,7 @@ class Running:
         return [one for one in (parts if ran else only_extra(parts)) if one.worth != LEAVES_FIRST]
 
     def may_leave_at(self, job: SimulatedJob) -> set[float]:
-        """When it has run for long enough to be preempted, and to give back what it borrowed."""
+        """The time from which it may be preempted, and from which it gives back borrowed GPUs."""
         least = {self.runs_at_least(job)} | ({self.runs_at_least(job, reclaimed=True)} if self._quotas.on else set())
         return {job.settled_at + one for one in least}
 

@@ -35,7 +35,7 @@ IN_VAIN_MAX = 1000  # plans in a row with which no job runs, before the simulati
 
 
 class Knowledge(Protocol):
-    """How much a planner knows of the jobs of one simulation, where that is not the truth."""
+    """The knowledge of a planner about the jobs of one simulation, where it differs from the truth."""
 
     def speeds(self, job: SimulatedJob) -> Mapping[str, tuple[float, ...]]:
         """By model, the job's believed speed at each of its sizes; models that it may not have now are left out."""
@@ -46,7 +46,7 @@ class Knowledge(Protocol):
         ...
 
     def sees(self, job: SimulatedJob, now: float) -> None:
-        """The job has run until now with what it holds."""
+        """Note that the job has run until now with its present allocation."""
         ...
 
 
@@ -163,8 +163,7 @@ class SizesOverTime:
         return sorted(present, key=lambda job: place_of(self._order, job.standing(now, known=known)))
 
     def _servers(self, serving: Mapping[str, int], binned: Mapping[GpuKey, float]) -> list[Server]:
-        """The nodes that have not failed, without what services hold there: all else that holds a part of them is among
-        the jobs."""
+        """The nodes that have not failed, without the parts held by services. All other holders are among the jobs."""
         servers: list[Server] = []
         for free_capacity in self._free_capacity.open_nodes:
             gpus, cpus, memory = amounts_of(free_capacity.node)
@@ -229,7 +228,7 @@ class SizesOverTime:
         return speeds_on(self._models.values(), elastic.each, speeds)
 
     def _locality(self, job: SimulatedJob, size: int) -> float:
-        """How much longer so many replicas take if no node holds them all."""
+        """The factor by which that number of replicas takes longer if no node holds them all."""
         assert job.trace.elastic is not None
         if job.trace.elastic.by_model:
             return 1.0  # it is in the measured speeds

@@ -15,8 +15,8 @@ NOTABLE = 0.005  # a smaller change of an estimate is not passed on
 
 
 class Truth:
-    """`belief`: `oracle`, always what is true; `offline`, what was true at the beginning, or the median of a GPU's own
-    runs where those are known; `online`, that, and what the step times of running jobs say since."""
+    """`belief`: `oracle`, always the truth; `offline`, the truth at the beginning, or the median of a GPU's own runs
+    where those are known; `online`, the same, corrected by the step times of running jobs."""
 
     def __init__(self, cluster: Cluster, world: World, *, belief: str, dice: Random) -> None:
         if belief not in BELIEFS:

@@ -1,1 +1,1 @@
-"""What holds a running job back, and what to change about it: windows, verdicts, trials (NEARCHUS, NOMS'24). Pure."""
+"""The bottleneck of a running job, and the change that helps: windows, verdicts, trials (NEARCHUS, NOMS'24). Pure."""

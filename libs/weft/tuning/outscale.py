@@ -86,7 +86,7 @@ def role_of(case: Case) -> str | None:
 
 
 def told(case: Case) -> int:
-    """How many ranks of the role that holds the job back report their speed."""
+    """The number of ranks that report their speed, of the role that holds the job back."""
     role = role_of(case)
     return sum(window.role == role and window.speed is not None for window in case.recent[-1].ranks)
 
@@ -184,7 +184,7 @@ def _cost(case: Case, role: str, new: RankTuning | None, *, given: float) -> flo
 
 
 def _slower(case: Case, role: str, part: float) -> float:
-    """How many times as long a step takes where each rank of the role has only this part of its cores."""
+    """The factor by which a step takes longer if each rank of the role has only this part of its cores."""
     windows = [window for window in case.recent[-1].ranks if window.role == role]
     used = max((window.use_part or 0.0 for window in windows), default=1.0)
     at_limit = min(1.0, used)

@@ -1,4 +1,4 @@
-"""What a rollback asks for when other jobs have taken a part of the room meanwhile."""
+"""The limits that a rollback asks for when other jobs have taken a part of the room meanwhile."""
 
 from collections.abc import Mapping, Sequence
 

@@ -101,7 +101,7 @@ def _clamped(demand: Demand, scale: float, power: float) -> float:
 
 
 def _leave_the_rest(demands: Sequence[Demand], by_role: dict[str, float], budget: float) -> None:
-    """Gives back to each role what it gave and no other role takes."""
+    """Return to each role the part of its offer that no other role takes."""
     rest = min(budget, sum(demand.given for demand in demands)) - sum(by_role.values())
     for demand in demands:
         back = min(max(0.0, demand.given - by_role[demand.role]), max(0.0, rest))

@@ -161,7 +161,8 @@ def rolled_back(trial: Trial, words: str, more: str = "") -> Cause:
 
 
 def told_kept(trial: Trial, speed: float, gain: float, *, epoch: int, of: str = "") -> Tune:
-    """Asks for no limits: that the story says what the change gained. `of`: whose speed, if not the job's."""
+    """Asks for no limits, only for a line in the story with the gain of the change. `of`: the role whose speed it is,
+    if not the job's."""
     before = trial.total or trial.speed
     numbers = {
         "speed_before": before,

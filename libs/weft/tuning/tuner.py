@@ -140,7 +140,7 @@ def relieve(state: TunerState, job: Job, ranks: Sequence[Allocation]) -> Moved:
 
 
 def _asked(state: TunerState, trial: Trial, job: Job, now: float, free: Mapping[str, Free]) -> Moved:
-    """Checks whether the scheduler has done what was asked: its answer is the job's placement."""
+    """Check whether the scheduler has met the request: its answer is the job's placement."""
     undoing = state.phase is Phase.ROLLING_BACK
     if has(job, trial.proposal.before if undoing else trial.proposal.after):
         if undoing:
@@ -202,7 +202,7 @@ def _undo_again(state: TunerState, trial: Trial, job: Job, now: float, free: Map
 
 
 def _resized(trial: Trial, job: Job) -> bool:
-    """Whether ranks joined or left since the trial began: what is measured now says nothing of it."""
+    """Return True if ranks joined or left since the trial began: the measurements then say nothing about it."""
     return bool(trial.size) and job.granted != trial.size
 
 

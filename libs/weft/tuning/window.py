@@ -139,7 +139,7 @@ class Gathering:
         self._jobs: dict[str, _Gathered] = {}
 
     def follow(self, job: Job, *, now: float) -> None:
-        """Follow a running job; in another epoch, or with other ranks, it begins anew."""
+        """Follow a running job; start over in another epoch or with other ranks."""
         assert job.placement is not None
         allocations = {allocation.rank: allocation for allocation in job.placement.allocations}
         known = self._jobs.get(job.id)
@@ -281,7 +281,8 @@ class _OfRank:
         self.counted = self.counted[-1:]
 
     def count(self, run: RunProgressed) -> None:
-        """Takes a report of progress. A repeated or late one is ignored; a rank that goes back begins anew."""
+        """Takes a report of progress. A repeated or late one is ignored; a rank that goes back to an earlier step
+        starts over."""
         step, samples = run.progress.get("step"), run.progress.get("samples")
         if step is None or not run.at or (self.counted and run.at <= self.counted[-1].at):
             return

@@ -1,5 +1,5 @@
-"""What goes along with a job from the shell that submits it: variables by their names, its virtual environment, and the
-names of secrets."""
+"""The parts of the submitting shell that a job takes along: variables by name, its virtual environment, and names of
+secrets."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -72,7 +72,7 @@ def env_of(pair: str, environment: Mapping[str, str]) -> tuple[str, str]:
 def read_with_env(
     body: bytes, content: str, args: argparse.Namespace, environment: Mapping[str, str], *, context: str | None = None
 ) -> JobSpec:
-    """The specification in a job file, with what goes along added to its own. Raises `CliError`.
+    """The specification in a job file, with the attachments added to its own. Raises `CliError`.
 
     `context`: the digest of packed files.
     """

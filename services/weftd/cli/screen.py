@@ -9,7 +9,7 @@ from weftd.cli.formatting import clean_lines
 
 
 class Screen(Console):
-    """Prints every text without what would steer the terminal, whichever drawing it is in."""
+    """Prints every text without control characters, whatever drawing it is part of."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):

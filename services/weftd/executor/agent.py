@@ -146,7 +146,7 @@ class Agent:
         self._uploads.close()
 
     def copying(self) -> dict[RunKey, Told]:
-        """How far the copies are for which starts wait."""
+        """The progress of the copies that starts wait for."""
         return {
             key: Told(progress={DATA_COPIED: float(copied), DATA_TO_COPY: float(size)})
             for key, (copied, size) in self._data.copying.items()

@@ -158,7 +158,7 @@ def _watch(client: docker.APIClient, container_id: str, stop: threading.Event) -
 
 
 def _pass_on(container_id: str) -> None:
-    """Write what the container writes, until it ends."""
+    """Pass on the output of the container until it ends."""
     try:
         reader = docker.from_env(timeout=FOLLOW_SECONDS_MAX).api
         for chunk in reader.logs(container_id, stream=True, follow=True):

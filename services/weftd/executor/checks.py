@@ -89,7 +89,7 @@ async def _gpus(settings: ExecutorSettings) -> Check:
 
 
 async def _limits(settings: ExecutorSettings) -> Check:
-    """How jobs are run, and held to what they asked for."""
+    """Checks of how jobs are run and limited to their requests."""
     if settings.runtime == "docker":
         return await _engine()
     if not settings.cgroups:

@@ -47,7 +47,7 @@ async def stacks_of(pid: int) -> str:
 
 
 def descendants(pid: int) -> list[int]:
-    """The process and its descendants, nearest first; none of a process that is gone."""
+    """The process and its descendants, nearest first; empty if the process is gone."""
     found, place = [pid], 0
     while place < len(found) and len(found) < LOOKED_AT_MAX:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Starts take turns by tenant: what one tenant has to start on a node, or pulls for minutes, is in no other's way."""
+"""Starts take turns by tenant: many starts or long pulls of one tenant do not delay those of others."""
 
 import asyncio
 from collections import Counter, OrderedDict, deque

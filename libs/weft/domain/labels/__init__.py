@@ -26,7 +26,7 @@ class Marking(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
     taints: LabelChanges = {}
 
     def then(self, later: "Marking") -> "Marking":
-        """Both markings as one: the later one wins."""
+        """Merge both markings; the later one wins."""
         return Marking(labels={**self.labels, **later.labels}, taints={**self.taints, **later.taints})
 
     @property

@@ -185,7 +185,8 @@ class FreeCapacity:
         occupied: frozenset[int] = frozenset(),
         kept: frozenset[int] = frozenset(),
     ) -> None:
-        """Put a node in, or in its new form; `held` is what jobs have there, `occupied` and `kept` as in NodeRoom."""
+        """Add a node, or replace it by its new form; `held` is what jobs have there; `occupied` and `kept` are those of
+        NodeRoom."""
         known = self.nodes.get(node.id)
         self.remove(node.id)
         free_capacity = self.nodes[node.id] = NodeCapacity(node, occupied=occupied, kept=kept)
@@ -208,7 +209,7 @@ class FreeCapacity:
             self._largest = self._models = None
 
     def close(self, node_ids: Iterable[str]) -> None:
-        """Take nodes out of what may be given, until `reopen`."""
+        """Give nothing of these nodes until `reopen`."""
         for node_id in node_ids:
             if node_id in self._open:
                 node = self.nodes[node_id]
@@ -244,7 +245,7 @@ class FreeCapacity:
 
     @property
     def gpus_left(self) -> float:
-        """The same with what is left of the time of shared GPUs. It looks at every node."""
+        """The same, including the free time of shared GPUs. It looks at every node."""
         parts = sum(node.gpus.time_left for node in self._open.values() if node.gpus.shared)
         return self.gpus_free + parts / WHOLE if parts else self.gpus_free
 
@@ -260,7 +261,7 @@ class FreeCapacity:
         return self._largest
 
     def present(self) -> object:
-        """All that finding a place goes by, to compare with == with how it was before."""
+        """Everything that decides where a place is found, to compare with an earlier value by ==."""
         is_open = self._open
         nodes = [
             (
@@ -349,7 +350,7 @@ class FreeCapacity:
 
     @contextmanager
     def without(self, node_ids: Iterable[str]) -> Iterator[None]:
-        """A scope in which these nodes take no work. What is taken and given back meanwhile stays so after it."""
+        """A scope in which these nodes take no work. Allocations made or ended within it last beyond it."""
         closed = [node_id for node_id in node_ids if node_id in self._open]
         self.close(closed)
         try:

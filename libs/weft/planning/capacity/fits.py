@@ -46,7 +46,7 @@ N = TypeVar("N")
 
 
 class Where:
-    """Which nodes and GPUs come into question; each node is asked for once. `misfit`: what a class of free GPUs costs
+    """Which nodes and GPUs are candidates; each node is asked for once. `misfit`: what a class of free GPUs costs
     because its nodes have too little, or more than enough, beside their GPUs. `harm`: what it costs to be beside jobs
     of these classes, as a part of a GPU's time."""
 
@@ -79,7 +79,7 @@ class Where:
 
 
 def _tightest(share: Share, make: Make, rows: Rows, where: Where, best: Rank | None) -> Rank | None:
-    """The GPU with least left over, if that is less than `best`. By what jobs there slow each other down, more is."""
+    """The GPU with least left over, if that is less than `best`. Jobs there that slow each other down make it more."""
     needs = share.memory + make.context
     for (time, company), row in rows.items():
         harm = where.harm(company) if company and where.harm is not None else 0.0

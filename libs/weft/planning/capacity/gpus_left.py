@@ -202,7 +202,7 @@ class GpusLeft:
 
 
 def how_often(share: Share, make: Make, left: Left) -> int:
-    """How many such shares what is left of a GPU is enough for."""
+    """How many such shares fit into the free part of a GPU."""
     by_time = left.time // share.request if share.request else WHOLE
     needs = share.memory + make.context
     return max(0, min(by_time, left.memory // needs if needs else by_time))

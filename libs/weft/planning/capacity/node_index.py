@@ -60,6 +60,6 @@ class NodeIndex(Generic[N]):
         self._order()
 
     def _order(self) -> None:
-        """Build the heap anew, without outdated costs."""
+        """Rebuild the heap without outdated costs."""
         self._heap = [(cost, node_id) for node_id, cost in self._costs.items()]
         heapify(self._heap)

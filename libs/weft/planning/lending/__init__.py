@@ -1,9 +1,9 @@
 """Loans: a running service that wants more replicas than the free room holds takes what training can spare.
 
 The scheduler and the simulator use it, behind the scheduling cycle. `weft.planning.borrowing` finds the ranks and jobs
-that give way for one replica. Until they are gone their GPUs are kept for the service, but no longer than they may
-take: then it looks again. Nothing here changes the state of a cluster: the caller applies each decision before it takes
-the next. docs/serving.md describes how a loan works.
+that give way for one replica. Until these are gone, their GPUs are kept for the service. If they take longer than they
+may, it looks again. Nothing here changes the state of a cluster: the caller applies each decision before it takes the
+next. docs/serving.md describes how a loan works.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

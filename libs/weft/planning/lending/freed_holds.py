@@ -13,7 +13,7 @@ FIRST_SECONDS = 60.0
 
 
 class _Back(Struct, frozen=True):
-    """Until when a GPU is kept so, and what `service` had borrowed it by."""
+    """The end of this time for one GPU, and the loan by which `service` had it."""
 
     until: float
     service: str = ""
@@ -54,8 +54,8 @@ class FreedHolds:
                 self.changes += 1
 
     def borrowed_again(self, service: str, joined: Iterable[Allocation]) -> tuple[Loan, ...]:
-        """The loans of a service by which it has again, under other ranks, what a replica of it that ended had.
-        `joined`: its new replicas."""
+        """The loans that give a service the GPUs of an ended replica again, under other ranks. `joined`: its new
+        replicas."""
         found: list[Loan] = []
         for one in joined:
             back = self._back.get((one.node_id, one.gpus[0])) if one.gpus else None

@@ -78,7 +78,7 @@ class Configurations:
         return self.levels.models.index(model) if job.each[0] and model in self.levels.models else 0
 
     def _fits(self, each: Amounts, model: int) -> Numbers:
-        """How many replicas each server holds if it holds nothing else."""
+        """The number of replicas that fit on each server if it is empty."""
         needed = np.array(each, float)
         if not needed.any():
             return np.full(len(self._amounts), 1e6)

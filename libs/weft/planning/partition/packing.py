@@ -150,11 +150,11 @@ class Packer:
         return self.size(job)
 
     def room(self, job: ElasticJob) -> int:
-        """How many more replicas there is room for, beside those that it has."""
+        """The number of replicas for which there is room, besides those that it has."""
         return int(self._fits(job).sum())
 
     def leave_gpus(self, job: ElasticJob) -> None:
-        """Replicas on servers with GPUs, which they do not need, move to others as far as there is room."""
+        """Replicas that need no GPUs move away from servers with GPUs, as far as others have room."""
         here = self.on[job.job_id]
         astray = [j for j in sorted(here) if self._wasted(job, j)]
         if not astray:

@@ -159,7 +159,7 @@ class _Planner:
         )
 
     def _forbid(self, picked: Mapping[int, int], short: Mapping[int, int]) -> None:
-        """No more on that model than what did fit; what a running job has stays allowed."""
+        """Forbid more on that model than the number that fitted; the replicas of a running job stay allowed."""
         options = self.options
         for i, fits in short.items():
             columns = options.columns[i]
@@ -224,7 +224,7 @@ def _start(packer: Packer, job: ElasticJob, levels: Levels) -> None:
 
 
 def _next_size(packer: Packer, job: ElasticJob) -> int | None:
-    """The next size at which the job is faster than with what it has."""
+    """The next size at which the job is faster than now."""
     has = packer.size(job)
     speeds = job.speeds[packer.model(job)]
     speed = speeds[has - job.least] if has >= job.least else 0.0

@@ -79,7 +79,8 @@ def _cost_of_node(
 def _best(
     free_capacity: FreeCapacity, want: RoleRequest, asked: PlacementRequest, node: NodeCapacity
 ) -> tuple[float, _Gpus]:
-    """The GPUs of the node that one replica takes, and what they cost. Without GPUs: a node without free ones first."""
+    """The GPUs of the node that one replica takes, and their cost. A replica without GPUs prefers a node without free
+    ones."""
     request, whole, gpus = want.request, len(node.gpus.whole), max(1, len(node.gpus.models))
     if not request.gpus:
         return (whole / gpus, ())

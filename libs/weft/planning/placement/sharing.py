@@ -150,8 +150,8 @@ def _entries(scores: Scores, name: str, enough: float, node: NodeCapacity) -> li
 
 
 def _harm(scores: Scores, job_class: str, company: int) -> float:
-    """What it costs to be beside jobs of these classes: by how much a step takes longer there, and how much longer one
-    of theirs, as parts of the GPU's time. Leaving as much of a GPU unused costs the same."""
+    """The cost of sharing a GPU with jobs of these classes: the extra time of a step there plus that of their steps, as
+    parts of the GPU's time. Leaving such a part of a GPU unused costs the same."""
     own, theirs = scores.beside(job_class, company)
     return own + theirs - 2 * TYPICAL
 

@@ -49,7 +49,7 @@ def select_victims(
     holders: Sequence[Holder],
     asked: PlacementRequest = NOBODY,
 ) -> VictimSelection | None:
-    """Those of `holders` without which `shape` fits; None if it would not fit without all of them."""
+    """The `holders` that have to go so that `shape` fits; None if it would not fit even if all of them went."""
     willing = sorted(
         (holder for holder in holders if _helps(holder, resource_request, free_capacity)),
         key=lambda holder: (holder.worth, holder.job_id),

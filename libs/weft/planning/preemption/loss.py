@@ -16,7 +16,8 @@ COOL_DOWN_SECONDS = 120.0  # a job that started anew, or gave ranks away, so rec
 
 
 def loss(job: Job, now: float, progress: Mapping[str, float], *, extra: bool) -> Key:
-    """Sorts: what loses least first. `progress`: the newest that the job reported; `extra`: a rank beyond the core."""
+    """A sort key: the least loss comes first. `progress`: the newest that the job reported; `extra`: a rank beyond the
+    core."""
     rested = job.sized_at if job.epoch == 0 else job.held_since if job.sized_at is None else job.sized_at
     seconds = 0.0 if extra else work_lost_seconds(job, now, progress) * (job.gpus_held or 1)
     return loss_of(now, rested=rested, extra=extra, gpu_seconds=seconds, held_since=job.held_since, seq=job.seq)

@@ -26,7 +26,7 @@ class MinimumRun(Struct, frozen=True):
     seconds: float = 0.0
 
     def of(self, job: Job, *, reclaimed: bool = False) -> float:
-        """`reclaimed`: for a lender that takes back what it is guaranteed, it never doubles. A benchmark of Weft gives
+        """`reclaimed`: the time never doubles against a lender that takes back its guarantee. A benchmark of Weft gives
         way at any time."""
         if self.seconds <= 0.0 or is_benchmark(job.spec):
             return 0.0

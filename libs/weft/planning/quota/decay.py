@@ -22,8 +22,8 @@ def decayed(used: float, gpus: float, seconds: float, half_life: float) -> float
 
 
 class DecayedUse:
-    """Per tenant: what it had used at a time, in GPU-seconds, and the millis of GPUs that it holds since. `changes`
-    counts how often that changed."""
+    """Per tenant: its use up to a time, in GPU-seconds, and the thousandths of GPUs that it has held since. `changes`
+    counts the changes."""
 
     def __init__(self, half_life: float = HALF_LIFE_SECONDS) -> None:
         self.half_life = half_life
@@ -31,7 +31,7 @@ class DecayedUse:
         self._used: dict[str, tuple[float, float, int]] = {}
 
     def begin(self, used: Mapping[str, float], now: float) -> None:
-        """Begin with what was used before."""
+        """Begin with the earlier use."""
         self.changes += 1
         self._used = {tenant: (amount, now, 0) for tenant, amount in sorted(used.items())}
 

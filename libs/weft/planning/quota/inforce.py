@@ -133,7 +133,7 @@ class QuotasInForce:
         )
 
     def free_capacity(self, tenant: str, *, model: str | None = None, preemptible: bool = True) -> int:
-        """How many millis more a job of the tenant may hold."""
+        """How many more thousandths of GPUs a job of the tenant may hold."""
         return left_to(self.ledger, tenant, model=model, preemptible=preemptible) if self.on else UNBOUNDED
 
     def most_more(

@@ -80,7 +80,7 @@ class Ledger:
         return other
 
     def adopt(self, quotas: Iterable[Quota]) -> None:
-        """Other quotas are in force from now on."""
+        """Apply other quotas from now on."""
         self.tree = QuotaTree(quotas)
         self.changes += 1
         self._use.clear()

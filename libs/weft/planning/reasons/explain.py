@@ -287,7 +287,7 @@ def _leaves_for(held: Job, service: Job) -> bool:
 def _with_quota(
     found: Explanation, job: Job, nodes: Sequence[Node], holding: Sequence[Job], quotas: Sequence[Quota]
 ) -> Explanation:
-    """Adds how much of its tenant's quota is left, and whether that is what holds a waiting job back."""
+    """Adds the free part of its tenant's quota, and whether the quota holds a waiting job back."""
     wanted = wanted_by(resource_request_of_job(job))
     if not quotas or not wanted[ALL] or found.code not in _QUOTAS_MATTER:
         return found

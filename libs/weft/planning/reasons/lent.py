@@ -33,6 +33,6 @@ def lent_seen(job: Job, holding: Sequence[Job]) -> tuple[LentSeen, ...]:
 
 
 def _together(one: LentSeen, other: LentSeen) -> LentSeen:
-    """Two loans of a job to one service, as one."""
+    """The sum of two loans of a job to one service."""
     gpus, ranks = one.gpus + other.gpus, one.ranks + other.ranks
     return structs.replace(one, gpus=gpus, ranks=ranks, since=min(one.since, other.since))

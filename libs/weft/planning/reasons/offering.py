@@ -12,8 +12,7 @@ EXPRESSION_SHOWN_MAX = 120  # characters
 
 
 def unoffered(nodes: Sequence[Node], request: Request) -> str:
-    """Why none of `nodes` can start such a replica: by its runtime, for labels or taints, or for the volumes; empty if
-    one can."""
+    """Why none of `nodes` can start such a replica (its runtime, labels, taints or volumes); empty if one can."""
     if nodes and not any(node.runs(image=request.image) for node in nodes):
         return (
             "every node of its pool runs jobs as processes, and it names an image"

@@ -97,14 +97,14 @@ def each_asks(request: Request, short: str) -> str:
 
 
 def _replicas_by_gpus(node: NodeCapacity, request: Request, most: int) -> int:
-    """How many replicas the node's GPUs alone are enough for, up to `most` shares."""
+    """The number of replicas for which the node's GPUs alone are enough, up to `most` shares."""
     if request.share is not None:
         return node.gpus.count_shares(request, most)
     return len(node.gpus_for(request)) // request.gpus if request.gpus else 0
 
 
 def _fitting(request: Request, cpus: float, memory: int, by_gpus: int) -> dict[str, int]:
-    """How many replicas each of these amounts alone is enough for."""
+    """For each of these amounts: the number of replicas for which it is enough."""
     found = {"CPUs": int((cpus + CPU_GRAIN) / request.cpus), "memory": memory // request.memory}
     if with_gpus(request):
         found[f"GPUs{make_text(request)}"] = by_gpus

@@ -12,7 +12,7 @@ NAMED_MAX = 2
 
 
 class SlowGpus:
-    """`measured`: what is known of each GPU, for one class of jobs."""
+    """`measured`: the measurements of each GPU, for one class of jobs."""
 
     def __init__(self, measured: Mapping[GpuKey, GpuScore], now: float) -> None:
         self._measured = measured

@@ -202,7 +202,7 @@ def _forced(free_capacity: FreeCapacity, resource_request: ResourceRequest, allo
 
 
 def _against(otherwise: float, slowdown: float) -> str:
-    """How fast the chosen place is, against the place that packing would have given."""
+    """The speed of the chosen place compared with the place that packing would have given."""
     if abs(otherwise - slowdown) < ALIKE:
         return "; the placement packed would be as fast"
     if otherwise > slowdown:

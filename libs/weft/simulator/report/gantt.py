@@ -128,7 +128,7 @@ def job_colours(outcome: Outcome) -> dict[int, str]:
 
 
 def _blocks(gpus: Sequence[Gpu], per_node: int) -> Iterator[tuple[float, float]]:
-    """GPUs that lie side by side in one node, as one."""
+    """Merge GPUs that lie side by side in one node."""
     rows = sorted(node * per_node + index for node, index in gpus)
     together = groupby(enumerate(rows), key=lambda each: (each[1] - each[0], each[1] // per_node))
     for _, group in together:

@@ -1,4 +1,4 @@
-"""What each job holds over time, stacked: of the resource that jobs hold most of."""
+"""A stacked chart of the allocations of each job over time, for the resource that is used most."""
 
 from collections.abc import Mapping, Sequence
 
@@ -63,7 +63,7 @@ def fullest(outcome: Outcome) -> int:
 
 
 def amounts(outcome: Outcome, k: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The times at which something changes, and by job what it holds of the resource from each time on."""
+    """The times of changes, and for each job its amount of the resource from each time on."""
     steps = _thinned(sizes_over_time(outcome))
     held = np.zeros((len(outcome.jobs), len(steps)))
     for column, (_, sizes) in enumerate(steps):

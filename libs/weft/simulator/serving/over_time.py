@@ -241,7 +241,7 @@ class ServicesOverTime:
         self._lives.running.free += self._free_capacity.gpus_free - free
 
     def _divide(self, changed: Sequence[Allocation]) -> None:
-        """Divide the time of these shared GPUs anew among the replicas there."""
+        """Divide the time of these shared GPUs among the replicas there again."""
         gpus = {(each.node_id, gpu) for each in changed if each.share is not None for gpu in each.gpus}
         if not gpus:
             return
@@ -257,7 +257,7 @@ class ServicesOverTime:
                 service.retime(replica, min(share.limit, max(share.request, WHOLE * share.request // whole)))
 
     def _room_for(self, service: SimulatedService) -> int:
-        """How many more replicas would fit, those of lent GPUs included; roughly, where a replica has several GPUs."""
+        """How many more replicas would fit, also on lent GPUs; an approximation if a replica has several GPUs."""
         free = self._free_capacity.gpus_free + sum(len(extras) for _, extras in self._lenders())
         return int(free / service.trace.held(service.share))
 

@@ -298,7 +298,7 @@ class SimulatedService:
 
 
 def reversals(changes: list[tuple[float, float]]) -> int:
-    """How many of the changes go the other way than the one before."""
+    """How many changes go in the opposite direction of the change before."""
     signs = [change > 0 for _, change in changes]
     return sum(one != other for one, other in pairwise(signs))
 

@@ -68,7 +68,7 @@ class TraceService(Struct, frozen=True, kw_only=True):
         )
 
     def slowness(self, share: int | None, score: float) -> float:
-        """How many times as long a request takes with that share of a GPU of that score."""
+        """The factor by which a request takes longer with that share of a GPU of that score."""
         part = 1.0 if share is None else share / WHOLE
         return (1.0 - self.gpu_part) + self.gpu_part * score / part
 

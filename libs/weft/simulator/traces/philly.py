@@ -53,7 +53,7 @@ SIA_COLUMNS = Columns(("job_id", "num_gpus", "submit_time", "duration", "model")
 
 
 class Model(Struct, frozen=True):
-    """`iteration_s`: what one iteration takes on a typical GPU."""
+    """`iteration_s`: the seconds of one iteration on a typical GPU."""
 
     name: str
     job_class: str

@@ -40,7 +40,7 @@ class FatesCompared(Struct, frozen=True, kw_only=True):
 
 
 def grain_for(policies: Sequence[Policy], jobs: int) -> float:
-    """How coarse decisions have to be, so that many jobs take seconds; the same for all that are compared."""
+    """The interval between decisions that keeps the simulation of many jobs at seconds; the same for both sides."""
     if jobs <= MANY:
         return 0.0
     if any(policy.backfill == "conservative" for policy in policies):

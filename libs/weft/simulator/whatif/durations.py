@@ -1,4 +1,5 @@
-"""How long a job of a real cluster is taken to last still, as one number: nobody knows it before the job ends. Pure."""
+"""The assumed remaining duration of a job of a real cluster, as one number. Nobody knows the true one before its end.
+Pure."""
 
 from collections.abc import Mapping
 from math import inf
@@ -24,7 +25,8 @@ class Assumed(Struct, frozen=True):
 
 
 class Assumptions:
-    """The mean of what estimates of ends go by. `lasted`: what ended jobs tell; `steps`: by job, what it reports."""
+    """The means of the data behind estimates of ends. `lasted`: durations of ended jobs; `steps`: by job, its
+    reports."""
 
     def __init__(self, lasted: Lasted, steps: Mapping[str, Steps] | None = None) -> None:
         self._lasting = lasted.beside(())
@@ -42,7 +44,7 @@ class Assumptions:
 
 
 def held_s(job: Job, now: float) -> float:
-    """How long the job has held GPUs in all of its epochs, as far as its order has not forgotten it."""
+    """How long the job has held GPUs in all epochs that its order still counts."""
     if job.state.holding:
         return job.attained_seconds + max(0.0, now - job.held_since)
     ran = job.ended_at - job.started_at if job.ended_at is not None and job.started_at is not None else 0.0

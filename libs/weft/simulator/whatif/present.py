@@ -1,4 +1,5 @@
-"""A pool as it is now: what a what-if begins with, and what it changes. Pure, and small enough to send to a process."""
+"""A pool as it is now, from which a what-if begins, and the changes to it. Pure, and small enough to send to a
+process."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -137,7 +138,8 @@ def _now(job: Job, resource_request: ResourceRequest, left_s: float, learnt: Map
 
 
 def supposed(present: Present, what: Supposition) -> Present:
-    """The pool as it would be. Raises ValueError for what cannot be supposed, beginning with the name of the field."""
+    """The pool under the supposition. Raises ValueError, which begins with the name of the field, if it is
+    impossible."""
     by_id = {node.id: node for node in present.nodes}
     unknown = [name for name in what.drain if name not in by_id]
     if unknown:
@@ -154,8 +156,8 @@ def supposed(present: Present, what: Supposition) -> Present:
 
 
 def policy_of(text: str) -> Policy:
-    """The policy in force as its leader stored it; a part that this version does not know, or that was not stored, is
-    as a scheduler has it that is told nothing."""
+    """The current policy as its leader stored it. A part that this version does not know, or that was not stored, has
+    its default."""
     order, _, rest = text.partition("+")
     placement, _, backfill = rest.partition("+")
     return Policy(
@@ -185,7 +187,7 @@ def comes_back(job: Job) -> bool:
 
 
 def _like_most(nodes: Sequence[Node], count: int) -> list[Node]:
-    """New nodes like those of which there are most, the first of them by id if several are equally many."""
+    """New nodes of the most frequent kind; of equally frequent kinds, that of the node with the first id."""
     kinds: dict[tuple[object, ...], list[Node]] = {}
     for node in sorted(nodes, key=lambda node: node.id):
         models = tuple(gpu.model for gpu in node.capacity.gpus)

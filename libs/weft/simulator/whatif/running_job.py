@@ -16,8 +16,8 @@ from weft.simulator.workload import TraceJob
 
 
 class RunningJob(SimulatedJob):
-    """Times are seconds from now. `wants`: what it asks of a walk. With fewer GPUs than it asks for it works as much
-    more slowly."""
+    """Times are seconds from now. `wants`: its request. With a part of the requested GPUs, its speed is that part,
+    too."""
 
     __slots__ = ("_asks_for", "_group", "demand", "now")
 

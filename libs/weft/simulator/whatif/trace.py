@@ -69,7 +69,7 @@ def row_of(job: Job, durations: Assumptions, learnt: Mapping[str, str], *, now: 
 
 
 def _replicas(job: Job) -> int | None:
-    """How many replicas have the GPUs, if all of them have as many."""
+    """The number of replicas with GPUs, if all of them have equally many."""
     parts = {want.request.gpus for want in resource_request_of_job(job) if want.count}
     count = sum(want.count for want in resource_request_of_job(job))
     return count if len(parts) == 1 and min(parts) > 0 else None

@@ -1,4 +1,4 @@
-"""`weft backup` and `weft restore`: the state of a cluster as one file, and back.
+"""`weft backup` and `weft restore`: write the state of a cluster to one file, and restore it from there.
 
 Which cluster: with WEFT_PG_DSN the one of that database, by the settings of `weft migrate`; else the one of `weft up`
 in --home, whether it runs or not. A backup is of one moment and stops nothing. A restore wants the services stopped.

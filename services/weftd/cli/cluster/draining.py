@@ -69,7 +69,7 @@ async def resume(args: argparse.Namespace) -> int:
 
 
 async def _until_empty(client: Client, wanted: Collection[str]) -> None:
-    """Return when no job holds anything on these nodes; say on stderr whenever what they hold has changed."""
+    """Return when no job holds anything on these nodes; report every change of the holdings on stderr."""
     told = ""
     while True:
         nodes = [node for node in (await client.nodes()).nodes if node.id in wanted]

@@ -1,7 +1,7 @@
 """`weft gpus`: every GPU, its use, its job, and how fast it is for each class of jobs.
 
-A score is a time: 1.00 is the typical GPU of the pool, 1.21 takes a fifth longer. What is shown is what placement goes
-by: of what was measured, as much as is sure.
+A score is a time: 1.00 is the typical GPU of the pool, 1.21 takes a fifth longer. The scores shown are those that
+placement uses: the bound of each measured score that is certain.
 """
 
 import argparse

@@ -53,7 +53,7 @@ async def give_back(args: argparse.Namespace) -> int:
 
 
 def sick_of(node: NodeView, *, and_well: bool = False) -> list[HealthRecord]:
-    """The states of a node and of its GPUs, as far as they are not healthy."""
+    """The states of a node and of its GPUs that are not healthy."""
     found = [node.health, *(gpu.health for gpu in node.gpus)]
     return [each for each in found if each is not None and (and_well or not each.well)]
 

@@ -150,14 +150,14 @@ def _judged(show: Show, evidence: Mapping[str, Evidence], left_out: Mapping[str,
 
 
 async def _processes(cluster: LocalCluster) -> list[int]:
-    """Every process of this cluster: servers, services, and what still runs of jobs."""
+    """Every process of this cluster: servers, services, and processes of jobs."""
     found = await servers.status(cluster.home.root)
     of_servers = [server.pid for server in (found.nats, found.postgres) if server and server.pid]
     return [*of_servers, *cluster.pids.values(), *living_runs(cluster.home.nodes)]
 
 
 async def clear_abandoned(temporary: Path) -> None:
-    """Remove what killed demos left behind."""
+    """Remove files and processes of killed demos."""
     for home in await asyncio.to_thread(_abandoned, temporary):
         await asyncio.to_thread(kill_runs, home.nodes)
         for node in await asyncio.to_thread(_nodes, home):

@@ -64,7 +64,7 @@ async def _play(client: Client, board: Board, token: str, nodes: Path) -> None:
 
 
 async def _divide(client: Client, board: Board) -> None:
-    """Divide the GPU of `major` and `minor` anew while both run."""
+    """Change the shares of `major` and `minor` of their GPU while both run."""
     for name in ("major", "minor"):
         await board.until(name, lambda job: job.progress.get("step", 0.0) >= BOTH_BUSY or job.state.final)
     await _share(client, board, "major", parts.MINOR)

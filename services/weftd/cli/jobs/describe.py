@@ -99,7 +99,7 @@ async def _nodes(client: Client, story: tuple[EventView, ...], args: argparse.Na
 
 
 async def _names(client: Client, story: tuple[EventView, ...]) -> dict[str, str]:
-    """The names of the newest jobs in the causes of this story, as far as the caller may see them."""
+    """The names of the newest jobs in the causes of this story that the caller may see."""
     by = [event.data.cause.by for event in story if event.data.cause is not None]
     names: dict[str, str] = {}
     for job_id in list(dict.fromkeys(one for one in reversed(by) if one.startswith("j-")))[:_NAMED_MAX]:

@@ -1,4 +1,5 @@
-"""`weft explain`: why a job waits, which jobs hold what it needs, and when it may start; or why it is where it is."""
+"""`weft explain`: why a job waits, which jobs hold what it needs, and when it may start; or why it runs in its
+place."""
 
 import argparse
 from contextlib import suppress

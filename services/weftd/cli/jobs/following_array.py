@@ -1,4 +1,4 @@
-"""Following an array until all its elements are over: what they write, if they are few, and how each of them ended."""
+"""Following an array until all its elements are over: the output of a few elements, and the end of each."""
 
 import asyncio
 import sys

@@ -72,7 +72,7 @@ async def logs(args: argparse.Namespace) -> int:
 
 
 async def _tell_losses(client: Client, job: JobView, ranks: Sequence[int], args: argparse.Namespace) -> None:
-    """Say what is missing in the logs that were shown: of all epochs that were followed, else of the one."""
+    """Report the missing parts of the logs shown: of all epochs that were followed, else of the one."""
     if args.follow:
         job = await client.job(job.id)
     shown = job.epoch if job.placement is not None else max(0, job.epoch - 1)
@@ -82,7 +82,7 @@ async def _tell_losses(client: Client, job: JobView, ranks: Sequence[int], args:
 
 
 async def follow_jobs(client: Client, jobs: Sequence[JobView]) -> None:
-    """Show what several jobs write, each line with its job, until all of them are over."""
+    """Show the output of several jobs, each line with its job, until all of them are over."""
     args = argparse.Namespace(rank=None, role=None, epoch=None, raw=False, json=False, several=True)
     await _follow_each(client, [(job, 0) for job in jobs], args)
 

@@ -152,7 +152,7 @@ async def _arrays(client: Client, args: argparse.Namespace) -> Sequence[ArrayVie
 
 
 async def _starts(client: Client, view: JobsView) -> Mapping[str, Estimate]:
-    """When the jobs that wait start, as far as that is known and asked for at once."""
+    """The estimated starts of waiting jobs, from one request."""
     if not any(job.state is JobState.QUEUED for job in view.jobs):
         return {}
     try:

@@ -1,4 +1,4 @@
-"""`weft run`: a command as a job. What stands after `--` is the command, as it is.
+"""`weft run`: a command as a job. Everything after `--` is the command, unchanged.
 
 The job does not get the environment of this shell: no virtual environment, not its PATH. Take the virtual environment
 along with --venv and variables with -e NAME, name the interpreter by its path, or use an --image.

@@ -53,7 +53,7 @@ class Filter(Struct, frozen=True, kw_only=True):
         }
 
     def words(self) -> str:
-        """`name mlp-*, state running`: what was asked for, for a person."""
+        """The selection in words for a person: `name mlp-*, state running`."""
         parts = {
             "name": self.name,
             "state": " or ".join(state.value for state in self.states),

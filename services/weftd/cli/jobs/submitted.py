@@ -1,4 +1,4 @@
-"""The end of `weft run` and `weft submit`: what was submitted, and whether to stay."""
+"""The end of `weft run` and `weft submit`: show the submitted job, and follow it if asked."""
 
 from weft.client import Client
 from weft.domain.arrays import ARRAY_PREFIX

@@ -1,4 +1,4 @@
-"""`weft sweep`: a sweep as a table, with the values of each element and what came of them."""
+"""`weft sweep`: a sweep as a table, with the values and the result of each element."""
 
 import argparse
 import csv

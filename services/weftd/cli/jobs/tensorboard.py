@@ -85,7 +85,7 @@ class Mirror:
         return self._job.name
 
     async def look(self) -> None:
-        """Copy what is new. A node that does not answer now is asked again by the next look."""
+        """Copy new files. The next look asks a node again that does not answer now."""
         job = await self._client.job(self._job.id)
         with suppress(Refused):  # it is on no node yet, or wrote nothing so far
             async with aclosing(self._event_files()) as files:

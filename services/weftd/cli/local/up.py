@@ -168,7 +168,7 @@ def _apart(cluster: LocalCluster) -> str:
 
 
 async def _detached(home: ClusterHome) -> int:
-    """Start `weft up` in a session of its own, and print what it says until the cluster is up."""
+    """Start `weft up` in a session of its own, and print its output until the cluster is up."""
     home.make()
     if home.runs() is None:
         home.up_log.unlink(missing_ok=True)

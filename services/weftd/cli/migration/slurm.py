@@ -67,7 +67,7 @@ class _Script:
         self.mistakes: list[Remark] = []
 
     def mistake(self, where: str, sentence: str) -> None:
-        """A remark on what makes no sense."""
+        """A remark on an option or value without sense."""
         self.mistakes.append(Remark(where, sentence))
         self.remarks.append(self.mistakes[-1])
 
@@ -381,7 +381,7 @@ _HABITS_OF_ARRAYS = ((r"\bSLURM_ARRAY_\w+", "SLURM_ARRAY_…: is set in an array
 
 
 def _look_through(lines: list[str], script: _Script, *, of_array: bool) -> None:
-    """Remarks on what the script does that is otherwise here, at its first line only."""
+    """Remarks on commands of the script that behave differently here, each at its first line only."""
     for pattern, sentence in (*_HABITS, *(() if of_array else _HABITS_OF_ARRAYS)):
         found = next((number for number, line in enumerate(lines, start=1) if _says(line, pattern)), None)
         if found is not None:

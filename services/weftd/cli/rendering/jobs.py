@@ -45,7 +45,7 @@ def emulated_gpus_of(nodes: Sequence[NodeView]) -> dict[tuple[str, int], bool]:
 
 
 def held_emulated(nodes: Sequence[NodeView]) -> dict[str, float]:
-    """How many emulated GPUs each job holds, a share as a part of one."""
+    """The number of emulated GPUs that each job holds, a share as a part of one."""
     held: dict[str, float] = {}
     for gpu in (gpu for node in nodes for gpu in node.gpus if gpu.emulated and gpu.held_by):
         assert gpu.held_by is not None

@@ -12,7 +12,7 @@ UNCOUNTED_NOTABLE = 64 << 20  # bytes: a driver rounds allocations up, and a con
 
 
 def share_lines(shares: Sequence[ShareSeen]) -> list[str]:
-    """Two lines for each rank: what it holds and got, and who is beside it."""
+    """Two lines for each rank: its share and use, and the jobs beside it."""
     return [line for share in shares for line in (_held(share), _beside(share)) if line]
 
 

@@ -1,4 +1,4 @@
-"""The size of a job: what it has, should have and may have, and how it takes another."""
+"""The size of a job: now, wanted and allowed, and how it changes."""
 
 from collections.abc import Mapping
 

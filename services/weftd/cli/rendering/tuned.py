@@ -1,4 +1,4 @@
-"""A job's pace, its verdicts and what is proposed for it, its limits now and as asked for, its speed at other sizes."""
+"""A job's pace, its verdicts and proposals, its limits now and as requested, its speed at other sizes."""
 
 from collections.abc import Sequence
 
@@ -32,7 +32,7 @@ def tuning_lines(job: JobView, context: RenderContext) -> list[tuple[str, Text]]
 
 
 def verdict_lines(job: JobView, context: RenderContext) -> list[tuple[str, Text]]:
-    """The verdicts on a job, what is proposed for it, and its limits that were changed."""
+    """The verdicts on a job, the proposals for it, and its changed limits."""
     lines = [(_holds(one), _verdict(one, context)) for one in told_once(job.verdicts)]
     for finding in job.findings:
         label = "tuner says" if finding.code == NOT_TUNED else "to improve"

@@ -1,4 +1,4 @@
-"""An account: a line for each tenant, job, day, …, the total, and what became of the capacity."""
+"""An account: a line for each tenant, job, day, …, the total, and the use of the capacity."""
 
 import re
 from collections.abc import Sequence

@@ -97,7 +97,7 @@ async def call(args: argparse.Namespace) -> int:
 
 
 def checked_path(text: str) -> str:
-    """The path as it is sent: what no URL may have is percent-encoded. Raises `CliError`."""
+    """The path as it is sent: characters that no URL may have are percent-encoded. Raises `CliError`."""
     if not text.startswith("/"):
         raise CliError(f"expected a path that begins with /, not {clean(text[:100])!r}", status=2)
     place = next((place for place, char in enumerate(text) if ord(char) < 32 or 127 <= ord(char) < 160), None)

@@ -1,6 +1,6 @@
 """`weft update`: another image, command or environment for the replicas of a service, which goes on serving.
 
-Each replica is replaced once a new one is ready. If no new one becomes ready, what ran before comes back.
+Each replica is replaced once a new one is ready. If no new one becomes ready, the previous revision comes back.
 """
 
 import argparse

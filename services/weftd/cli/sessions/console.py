@@ -48,7 +48,7 @@ class RawTerminal:
         return min(max(1, found.lines), 1000), min(max(1, found.columns), 1000)
 
     async def carry(self, session: RunSession) -> None:
-        """Send what is typed, and the size when it changes, until the person leaves."""
+        """Send the input, and each new size of the terminal, until the person leaves."""
         loop, resized = asyncio.get_running_loop(), asyncio.Event()
         loop.add_signal_handler(signal.SIGWINCH, resized.set)
         resizing = asyncio.create_task(self._resize(session, resized))
@@ -74,7 +74,7 @@ class RawTerminal:
 
 
 class Escape:
-    """Finds Enter, ~, . in what is typed. A ~ that something else follows is typed after all."""
+    """Finds Enter, ~, . in the input. A ~ before any other character is passed on."""
 
     def __init__(self) -> None:
         self._at_start = True

@@ -152,7 +152,7 @@ async def named(client: Client, references: Sequence[Reference]) -> tuple[list[J
 
 
 async def elements(client: Client, array: str) -> list[JobView]:
-    """All elements of an array; none of one that is not there."""
+    """All elements of an array; empty if the array does not exist."""
     found: list[JobView] = []
     after = 0
     while True:

@@ -51,7 +51,7 @@ class CopyRecord(Struct, frozen=True, kw_only=True):
 
 
 class DataCache:
-    """`home`: the executor's folder; what is below it is made when a run first has mounts. `clock` does not jump."""
+    """`home`: the executor's folder; its subfolders are made when a run first has mounts. `clock` does not jump."""
 
     def __init__(
         self, home: Path, bus: Bus, settings: DataSettings, *, node_id: str, clock: Callable[[], float]
@@ -156,7 +156,7 @@ class DataCache:
                 del self._reserved[digest]
 
     def _make_room(self, digest: str, size: int, url: str) -> None:
-        """Drop what is not in use, so that a copy fits. Raises RuntimeUnavailableError, OSError."""
+        """Drop unused copies until a new one fits. Raises RuntimeUnavailableError, OSError."""
         for folder in (self._top, self._copies, self._coming):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in os.listdir(self._coming):  # copies that were given up

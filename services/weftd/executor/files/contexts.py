@@ -51,7 +51,7 @@ class BadContextError(Exception):
 
 
 class Contexts:
-    """`home`: the executor's folder; what is below it is made when a run first has files."""
+    """`home`: the executor's folder; its subfolders are made when a run first has files."""
 
     def __init__(self, home: Path, bus: Bus, *, node_id: str) -> None:
         self._home, self._bus, self._node_id = home, bus, node_id
@@ -77,7 +77,7 @@ class Contexts:
             raise RuntimeUnavailableError(f"its files cannot be unpacked now: {error}") from error
 
     def keep(self, keys: Collection[RunKey]) -> None:
-        """Remove the folders of runs that are none of these. Never raises."""
+        """Remove the folders of all other runs. Never raises."""
         held = {os.path.basename(context_folder(self._home, key)) for key in keys}
         try:
             names = [name for name in os.listdir(self._top) if name not in held | {"packed", "discarded"}]

@@ -119,7 +119,7 @@ class JobFolders:
 
 
 def _bytes_in(folder: str) -> int:
-    """The bytes that a folder takes on the disk; what cannot be read counts as none."""
+    """The bytes that a folder takes on the disk; unreadable parts count as none."""
     found = 0
     for parent, _, files in os.walk(folder):
         for name in files:

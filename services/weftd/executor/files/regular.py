@@ -41,7 +41,7 @@ def replace_file(path: str, data: bytes, *, sync: bool = False) -> None:
 
 
 def read_small(path: str, *, bytes_max: int) -> Small | None:
-    """None for what is missing, cannot be read, or is no regular file. Never waits, and follows no link."""
+    """None for a file that is missing, cannot be read, or is not regular. Never waits, and follows no link."""
     try:
         fd = os.open(path, READ)
     except OSError:

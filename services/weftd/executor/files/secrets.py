@@ -44,7 +44,7 @@ class SecretFiles:
             self._discards.sweep()
 
     def write(self, key: RunKey, values: Mapping[str, str]) -> None:
-        """A file for each variable, in place of what an earlier try left. Raises OSError."""
+        """Write a file for each variable, in place of those of an earlier try. Raises OSError."""
         folder = f"{self._folder}/{key}"
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self._discards.take(folder):
@@ -56,7 +56,7 @@ class SecretFiles:
             os.chmod(folder, 0o755)
 
     def keep(self, keys: Collection[RunKey]) -> None:
-        """Remove the files of runs that are none of these. Never raises."""
+        """Remove the files of all other runs. Never raises."""
         held = {str(key) for key in keys}
         try:
             names = [name for name in os.listdir(self._folder) if name not in held | {"discarded"}]

@@ -33,7 +33,7 @@ class Processes:
         self._at_rest: set[RunKey] = set()  # stopped runs of which only the shim remains
 
     def follow(self, keys: Collection[RunKey]) -> None:
-        """Send SIGTERM to what remains of these runs, of those whose main process has ended after a stop."""
+        """Send SIGTERM to the remaining processes of those of these runs whose main process has ended after a stop."""
         wanted: dict[RunKey, tuple[str, ProcessesOfRun]] = {}
         for key in keys:
             folder = self._home.run(key)

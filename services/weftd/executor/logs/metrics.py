@@ -58,7 +58,7 @@ class MetricsFiles:
                 series.pending.append((at, kept))
 
     def write(self) -> None:
-        """Write what waits. Blocks. Raises OSError; what could not be written waits on."""
+        """Write the waiting lines. Blocks. Raises OSError; lines that could not be written wait on."""
         for key, series in list(self._runs.items()):
             if series.pending:
                 self._write(key, series)

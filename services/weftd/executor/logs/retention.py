@@ -48,7 +48,7 @@ class RetentionLimits(Struct, frozen=True, kw_only=True):
 
 
 class Log(Struct, frozen=True, kw_only=True):
-    """One log file. `size` is where it ends, `used` what it takes on the disk."""
+    """One log file. `size` is its end, `used` its bytes on the disk."""
 
     name: str
     size: int

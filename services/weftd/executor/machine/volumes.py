@@ -31,8 +31,8 @@ class VolumeRefusedError(Exception):
 
 
 def check(volumes: Mapping[str, OwnedVolume], home: str) -> None:
-    """Raises ValueError for a volume that would give jobs what is the executor's, or a part of another volume that
-    jobs write in."""
+    """Raises ValueError for a volume that would give jobs files of the executor, or a part of another volume that jobs
+    write to."""
     for name, volume in volumes.items():
         if ".." in volume.path.split("/"):
             raise ValueError(f"volume {name}: {volume.path} must not contain '..'")

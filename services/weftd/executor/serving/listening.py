@@ -1,4 +1,4 @@
-"""Where the processes of a run listen, and what that says of a probe that failed.
+"""The addresses at which the processes of a run listen, to explain a failed probe.
 
 A service that listens at another port, or in a container on loopback alone, runs well and is never ready: the reason
 must name both places.

@@ -14,7 +14,7 @@ PATH_SAFE = "/:?#[]@!$&'()*+,;=%-._~"
 
 
 async def probe(address: str, port: int, ready: str) -> str:
-    """Empty if what listens there takes requests, else why not. `ready`: the path that must answer with 200 to 399;
+    """Empty if the listener takes requests, else why not. `ready`: the path that must answer with 200 to 399;
     empty: a connection is enough."""
     try:
         async with asyncio.timeout(PROBE_SECONDS_MAX):

@@ -1,4 +1,4 @@
-"""Asks the runs that serve requests whether they take them, many at once, and tells the others what was found."""
+"""Asks many serving runs at once whether they take requests, and passes the answers on."""
 
 import asyncio
 import logging
@@ -54,7 +54,7 @@ class Prober:
             self.news.set()
 
     async def ask(self) -> None:
-        """Ask the runs that serve requests, for ever; a node that has none of them does nothing here."""
+        """Ask the runs that serve requests, for ever; idle on a node without such runs."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()

@@ -69,7 +69,7 @@ class Session:
                     await self._news.wait()
 
     async def write(self, offset: int, data: bytes, *, over: bool) -> None:
-        """Take the bytes that are new, as far as there is room for them."""
+        """Take the new bytes, as far as there is room for them."""
         if data and len(self._input) >= WINDOW_BYTES and not self.over:
             self._eaten.clear()
             with suppress(TimeoutError):
@@ -90,7 +90,7 @@ class Session:
         self._fed.set()
 
     async def end(self, reason: str) -> None:
-        """End its processes; what they wrote so far can still be read."""
+        """End its processes; their output so far can still be read."""
         if not self.over:
             self.reason = self.reason or reason
             await self._finish(cut=True)
@@ -189,7 +189,7 @@ class OutputWindow:
         self.ends += len(data)
 
     def forget(self, before: int) -> None:
-        """Drop what is before this offset. One beyond the end counts as the end."""
+        """Drop the bytes before this offset. One beyond the end counts as the end."""
         self.begins = max(self.begins, min(before, self.ends))
         while self._pieces and self._pieces[0][0] + len(self._pieces[0][2]) <= self.begins:
             self._pieces.popleft()

@@ -34,7 +34,7 @@ SECOND = 1.0
 
 
 class _Flow(Struct):
-    """How much a session moved in the present second."""
+    """The bytes that a session moved in the present second."""
 
     since: float = 0.0
     moved: int = 0
@@ -57,7 +57,7 @@ class Sessions:
         return len(self._open)
 
     async def begin(self) -> None:
-        """End what an executor before this one left: nobody can reach it any more."""
+        """End the sessions of an earlier executor: nobody can reach them any more."""
         try:
             await self._runtime.end_sessions()
         except (OSError, RuntimeUnavailableError) as error:
@@ -124,7 +124,7 @@ class Sessions:
         return SessionWritten(taken=session.taken)
 
     async def tick(self, live: Collection[RunKey] | None) -> None:
-        """End what has no run, no gateway or no use any more. `live`: None if the runs are not known now."""
+        """End sessions without a run, a gateway or use. `live`: None if the runs are not known now."""
         now, idle = self._clock(), self._settings.session_idle_seconds
         ends: list[tuple[Session, str]] = []
         for session in list(self._open.values()):

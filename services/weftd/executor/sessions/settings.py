@@ -1,4 +1,4 @@
-"""How people may be in the runs of this node."""
+"""Settings for sessions of people in the runs of this node."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""The Protocol of what holds runs to their shares of a GPU.
+"""The Protocol of a back-end, which holds runs to their shares of a GPU.
 
 A back-end keeps nothing in memory that a restart of the executor would lose.
 """
@@ -58,7 +58,7 @@ class ShareBackend(Protocol):
         runs in a container. Raises RuntimeUnavailableError."""
 
     def held(self, key: RunKey) -> Share | None:
-        """The share that is in force; None if the run has none, or if it cannot be held to any."""
+        """The current share; None if the run has none, or if it cannot be held to any."""
 
     async def resize(self, key: RunKey, share: Share) -> str:
         """Hold a run to another share from now on. Empty, or why it keeps the one it has, as far as it does."""
@@ -70,7 +70,7 @@ class ShareBackend(Protocol):
         """After a restart: these runs are left, all others have ended."""
 
     def close(self) -> None:
-        """Release what only this process needs. The runs keep their shares."""
+        """Release the resources that only this process needs. The runs keep their shares."""
 
 
 class TimeSlicing:

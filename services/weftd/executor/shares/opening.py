@@ -1,4 +1,5 @@
-"""Which back-end holds this node's runs to their shares of a GPU: the owner's choice, and what the host can do."""
+"""Chooses the back-end that holds this node's runs to their shares of a GPU, by the owner's choice and the host's
+abilities."""
 
 import asyncio
 import hashlib

@@ -77,7 +77,7 @@ class Draining:
                 router.done.discard(key)
 
     def heard(self, served: ServicesServed, now: float) -> bool:
-        """Take in a part of what a router says. True if it may have ended a drain."""
+        """Take in one message of a router. True if it may have ended a drain."""
         router = self._routers.setdefault(served.router, _Router(heard_at=now))
         router.heard_at = now
         self._bound()

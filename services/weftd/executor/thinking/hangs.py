@@ -94,7 +94,7 @@ class StillWatch:
         return Still(self._whole(seconds), round(watched.use, 2))
 
     def idle_seconds(self, key: RunKey, now: float) -> int:
-        """For how long a run has used none of its GPUs, in whole steps; 0: it uses them, or nothing is known."""
+        """For how long a run has used none of its GPUs, in whole steps; 0: it uses them, or its use is unknown."""
         watched = self._watched.get(key)
         if watched is None or self._sampled_at is None or now - self._sampled_at > SAMPLES_SECONDS_MAX:
             return 0

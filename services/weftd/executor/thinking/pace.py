@@ -172,7 +172,7 @@ class Pacer:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float | None:
-    """How fast it grows, as the median of the slopes between all pairs of points, evenly taken (Theil and Sen)."""
+    """Its growth, as the median of the slopes between all pairs of points, evenly taken (Theil and Sen)."""
     last = len(points) - 1
     if last >= ANCHORS:
         points = [points[place * last // (ANCHORS - 1)] for place in range(ANCHORS)]

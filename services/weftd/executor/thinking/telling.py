@@ -22,7 +22,7 @@ class Told(Struct, frozen=True, kw_only=True):
 
 
 class Telling:
-    """Remembers what was published last."""
+    """Remembers the last publications."""
 
     def __init__(self) -> None:
         self._last: float | None = None

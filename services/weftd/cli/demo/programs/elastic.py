@@ -41,7 +41,7 @@ class Server(socketserver.ThreadingTCPServer):
 
 
 def members() -> tuple[int, int]:
-    """How often the ranks have changed, and how many there are, as the node wrote it."""
+    """The number of changes of the ranks, and the number of ranks, as written by the node."""
     with open(os.environ["WEFT_MEMBERS"], encoding="utf-8") as file:
         found = json.load(file)
     return found["changes"], len(found["ranks"])

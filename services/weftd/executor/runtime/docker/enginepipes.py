@@ -29,7 +29,7 @@ class EnginePipes:
         self._rest = b""
 
     def hold(self, pid: int, container: str) -> None:
-        """Open what is in reach. `pid`: the container's first process."""
+        """Open the pipes within reach. `pid`: the container's first process."""
         if not self._fds:
             self._fds = tuple(fd for name in NAMES if (fd := _opened(pid, f"{container}/{name}")) is not None)
 

@@ -69,7 +69,7 @@ async def enter(engine: DockerEngine, held: Held, wanted: SessionWanted, *, owne
 
 
 async def end_marked(engine: DockerEngine, held: Iterable[Held], owner: str) -> None:
-    """End what earlier executors of this node left in these containers."""
+    """End the sessions that earlier executors of this node left in these containers."""
     await asyncio.to_thread(kill_marked, lambda mark: mark.startswith(owner))
     for one in held:
         if not _is_seen(one):

@@ -150,7 +150,7 @@ class LogCopy:
         self._store(Position(since=since, entries=sum(counts.values()), size=self._size))
 
     def _finish(self, fd: int) -> None:
-        """Add what the engine did not read. Raises OSError: then nothing was added."""
+        """Add the bytes that the engine did not read. Raises OSError: then nothing was added."""
         rest = self.pipes.rest()
         os.ftruncate(fd, self._position.size)
         self._size = self._position.size

@@ -79,7 +79,7 @@ class Resizing:
         self._safe = safe
 
     def limits(self, key: RunKey, held: Held) -> Limits:
-        """The limits in force, from the kernel's files if they can be reached, because these cannot be wrong."""
+        """The current limits, from the kernel's files if they can be reached, because these cannot be wrong."""
         found = groups.read_limits(held.groups) if held.groups else held.said
         egress = self._rates.of(key, held.id) if self._egress is not None and held.own_network else None
         return replace(found, egress=egress)

@@ -136,7 +136,7 @@ class DockerRuntime:
         *,
         shares: ShareBackend | None = None,
     ) -> "DockerRuntime":
-        """Open the runtime and adopt what runs already. Raises RuntimeUnavailableError if there is no engine."""
+        """Open the runtime and adopt the runs that it has. Raises RuntimeUnavailableError if there is no engine."""
         engine = await asyncio.to_thread(DockerEngine)
         info: dict[str, Any] = await engine.call(lambda: dict(engine.client.info()))
         first = await asyncio.to_thread(init.place, home.root)

@@ -36,7 +36,7 @@ class Cgroups(Protocol):
         """Change the limits. Empty, or which limits stay as they were, and why: such as less memory than is in use."""
 
     def limits(self, groups: Groups) -> Limits:
-        """The limits in force."""
+        """The current limits."""
 
     def oom_kills(self, groups: Groups) -> int:
         """How many processes of the groups the kernel killed for memory."""

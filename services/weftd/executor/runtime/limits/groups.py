@@ -62,7 +62,7 @@ def find_groups(pid: int, name: str, *, root: Path = Path("/sys/fs/cgroup"), pro
 
 
 def read_limits(groups: Groups) -> Limits:
-    """The limits in force; None for a limit that cannot be read."""
+    """The current limits; None for a limit that cannot be read."""
     text = _reader(groups)
     limit = text("memory", "memory.limit_in_bytes") or text(UNIFIED, "memory.max") or ""
     return Limits(cpus=cpus_limit(text), memory=MEMORY_WITHOUT_END if limit.strip() == "max" else number(limit))

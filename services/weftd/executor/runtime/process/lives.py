@@ -273,7 +273,7 @@ class Lives:
         )
 
     async def note_for_ever(self) -> None:
-        """Look at what live runs may not show themselves."""
+        """Watch for changes that live runs may not report themselves."""
         while True:
             await asyncio.sleep(NOTE_SECONDS)
             for key, live in self.runs.items():

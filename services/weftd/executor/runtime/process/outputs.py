@@ -146,7 +146,7 @@ class Outputs:
         return lost
 
     def stop(self) -> None:
-        """End the thread. The shims keep what is in the pipes for the next executor."""
+        """End the thread. The shims keep the bytes in the pipes for the next executor."""
         if self._stopping:
             return
         self._stopping = True

@@ -38,7 +38,8 @@ class Sweeper:
             self._soon()
 
     async def finish(self, key: RunKey) -> None:
-        """Kill what is left of a run before it starts anew: a later sweep would take the new processes for the old."""
+        """Kill the remaining processes of a run before it starts again: a later sweep would take the new processes for
+        the old."""
         if key in self._strayed or key in self._sweeping:
             self._strayed.discard(key)
             self._sweeping.discard(key)
