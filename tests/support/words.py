@@ -10,6 +10,7 @@ Read on 29 November 2026 by one reader, who counted every doubtful text as not c
     seed 4303, after the descriptions of the API: 77 % and 85 %
     seed 4304, after the help texts: 80 % and 87 %, less than 1 % are opaque
     seeds 4501 and 4502, after all strings had been gone through: 95 % and 91 %, less than 1 % are opaque
+    seed 4601, after more docstrings: 94 % and 90 %
 """
 
 import argparse

@@ -252,7 +252,7 @@ def fits_there(free_capacity: FreeCapacity, allocations: Iterable[Allocation]) -
 
 
 def _has_left(node: NodeCapacity, gpus: Iterable[int], share: Share) -> bool:
-    """Is so much left of these GPUs?"""
+    """Return True if each of these GPUs has room for the share."""
     for gpu in gpus:
         left, make = node.gpus.left_of(gpu), node.gpus.makes.get(gpu)
         if left is None or make is None or not node.gpus.gives_shares:

@@ -26,7 +26,7 @@ class Surplus(Struct, frozen=True):
 class Lenders(Protocol):
     def waited_s(self, job_id: str) -> float: ...
     def takes_surplus_at(self, job_id: str) -> int | None:
-        """The priority of a job; None: it takes no surplus."""
+        """The priority with which a job takes surplus ranks; None: it takes none."""
         ...
 
     def lenders(self) -> Sequence[tuple[str, int]]:

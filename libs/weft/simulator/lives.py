@@ -374,7 +374,7 @@ class Lives:
 
 
 def _marked(job: SimulatedJob, place: tuple[Allocation, ...]) -> tuple[Allocation, ...]:
-    """The place with the ranks that the job can do without marked: some if it resizes live, all of a service."""
+    """The place with its spare ranks marked: some of a job that resizes live, all of a service."""
     if job.serves is not None:
         return tuple(structs.replace(one, extra=True, revision=job.serves.revision) for one in place)
     return with_extras(place, {one.role: one.least for one in job.live}) if job.live else place

@@ -251,7 +251,7 @@ def answers_about(job_files: JobFiles, threads: Executor, here: Mapping[str, str
 
 
 def outside_of(told: NodeSampled) -> dict[RunKey, bool]:
-    """Of each run with a share of which it is known: whether a process of it uses the GPU outside its share."""
+    """For runs with shares: whether a process of the run uses the GPU outside its share, if that is known."""
     return {
         RunKey(run.job_id, run.epoch, run.rank): run.share.outside > 0
         for run in told.runs

@@ -89,8 +89,8 @@ class Near:
         return list(dict.fromkeys(self._grown(place, places, size, ranks) for place in places))
 
     def broken(self, free: int, taken: int) -> float:
-        """How many GPUs are left in whole groups that `taken` breaks, as a part of the node's; of a group that is
-        broken already a quarter counts."""
+        """The part of the node's GPUs that are free, but in a group of which `taken` takes GPUs. Those of a group that
+        was broken before count a quarter."""
         left = 0.0
         for group in self.groups:
             if group & taken:

@@ -160,7 +160,7 @@ class Chooser:
         return {int(options.job[columns[at]]): int(columns[at]) for at in np.flatnonzero(found.values > 0.5)}
 
     def _counted(self, solution: Solution) -> Solution:
-        """The solution, whose steps are no longer left to the next one."""
+        """Subtract the steps of a solution from those that the next one may take."""
         left = max(0, self.limits.iterations - solution.iterations)
         self.limits = structs.replace(self.limits, iterations=left)
         return solution

@@ -164,7 +164,8 @@ class Configurations:
         return [*current, *again, *(option for option in others if option not in current)]
 
     def _on_level(self, job: ElasticJob, model: str, sizes: Sequence[int], level: int) -> list[int]:
-        """The sizes for which the level has enough GPUs; instead of the first that is too large, all of its GPUs."""
+        """The sizes for which the level has enough GPUs. If some are too large, also the best size with all GPUs of the
+        level."""
         if not job.each[0]:
             return list(sizes)
         gpus = self.levels.gpus[model]

@@ -35,7 +35,7 @@ def usual_speed(job: ElasticJob, fair: FairShare) -> float:
 
 
 def utilisation(sizes: Mapping[str, int], jobs: Sequence[ElasticJob], whole: Amounts) -> float:
-    """The sum over the resources of the part that is given away."""
+    """The sum over all resources of the allocated part."""
     total = 0.0
     for k, there in enumerate(whole):
         if there > 0:
@@ -83,7 +83,7 @@ def partition_of(
 
 
 def _model(job: ElasticJob, on: Mapping[str, int], of_servers: Mapping[str, str]) -> str:
-    """The model of most of its GPUs there; without any the model that it has, else the first that it may have."""
+    """The model of most of its new GPUs; without new ones its present model, else the first allowed one."""
     held = Counter[str]()
     for server, number in on.items() if job.each[0] else ():
         if (model := of_servers.get(server, ALIKE)) in job.speeds:

@@ -128,8 +128,8 @@ class Packer:
     def grow(self, job: ElasticJob, size: int, level: int | None = None, model: str | None = None) -> int:
         """Adds replicas on as few servers as there can be; returns how many there are then.
 
-        `level`: the slowest GPUs that it may use, if they are slower than those that it has; `model`: of a job that has
-        no replica.
+        `level`: the slowest allowed GPUs, if slower than its present ones; `model`: the model for a job without
+        replicas.
         """
         here = self.on[job.job_id]
         if level is not None:

@@ -168,7 +168,7 @@ def policy_of(text: str) -> Policy:
 
 
 def job_of(spec: JobSpec, *, number: int, tenant: str, seq: int, at: float) -> Job:
-    """A job that is only supposed. Its id is none that a stored job could have."""
+    """A supposed job. No stored job can have its id."""
     return Job(
         id=f"{SUPPOSED}{number + 1}",
         tenant=tenant,

@@ -230,7 +230,7 @@ def last_lines(text: bytes, how_many: int) -> bytes:
 
 
 class Writer:
-    """Copies a log as it comes; on a terminal without what would steer it (`screen`)."""
+    """Copies a log as it comes; on a terminal (`screen`) without control characters."""
 
     def __init__(self, say: Say, *, screen: TerminalText | None = None) -> None:
         self._say = say

@@ -120,7 +120,7 @@ def _quota(told: Explanation) -> list[str]:
 
 
 def _lent(told: Explanation, context: RenderContext) -> list[str]:
-    """GPUs that it lent to services, and that they come back."""
+    """The lines about GPUs that the job lent to services."""
     lines = [
         f"  {gpu_text(lent.gpus)} to {clean(' '.join(part for part in (lent.name, f'({lent.service})') if part))},"
         f" for {span(context.now - lent.since)}" + ("" if lent.ranks else ": the whole job gave way")

@@ -53,7 +53,7 @@ async def forward(args: argparse.Namespace) -> int:
             try:
                 server = await asyncio.start_server(door.serve, HERE, one.local)
             except OSError as error:
-                why = "it is in use here" if error.errno == errno.EADDRINUSE else error.strerror
+                why = "another program here uses it" if error.errno == errno.EADDRINUSE else error.strerror
                 raise CliError(f"port {one.local}: {why}; LOCAL:PORT takes another") from error
             await stack.enter_async_context(server)
             at = server.sockets[0].getsockname()[1]

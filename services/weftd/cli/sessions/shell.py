@@ -102,7 +102,7 @@ async def execute(args: argparse.Namespace) -> int:
 
 @asynccontextmanager
 async def opened(args: argparse.Namespace) -> AsyncIterator[tuple[Client, str]]:
-    """A client, and the job that is meant."""
+    """A client, and the id of the named job."""
     if args.json:
         raise CliError("a session has no JSON output", field="--json", status=2)
     async with connection.connected(args, patience=PATIENT_SECONDS) as client:

@@ -254,7 +254,7 @@ def _recalled(estimate: ScoreEstimate, score: GpuScore, now: float) -> ScoreEsti
 
 
 def weight_of(score: GpuScore) -> float:
-    """How many samples of a job's steps a benchmark with that confidence is worth."""
+    """The number of samples of a job's steps that weigh as much as a benchmark with that confidence."""
     sure = min(score.confidence, SURE_MOST)
     return PRIOR_SAMPLES * sure / (1.0 - sure)
 

@@ -387,8 +387,8 @@ def _over(
 def service_over(
     cluster_state: ClusterState, job: Job, cause: Cause, now: float, *, progress: dict[str, float] | None = None
 ) -> list[Step]:
-    """No replica of the service is left, and it goes back to the queue, unless it was stopped for good or none of its
-    replicas was ever ready, however often that was tried."""
+    """The last replica of the service has ended. It goes back to the queue, unless it was stopped for good, or has used
+    up its tries without a replica that became ready."""
     if cause.code in FOR_GOOD:
         return cluster_state.go(job, _E.FAILED, cause, now, progress=progress)
     if cause.code is _C.CANNOT_START and not job.worked and not _was_elsewhere(job):
