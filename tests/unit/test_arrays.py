@@ -35,8 +35,8 @@ def test_indices_are_numbers_ranges_and_steps(text: str, indices: tuple[int, ...
         ("5-1", "goes down"),
         ("1-9:0", "the step must be 1 or more"),
         ("0-3,2-4", "index 2 is named twice"),
-        ("0-3%0", "1 or more, not '0'"),
-        ("0-3%", "1 or more, not ''"),
+        ("0-3%0", "a number of 1 or more after %, not '0'"),
+        ("0-3%", "a number of 1 or more after %, not ''"),
         ("1,,2", "expected indices such as"),
     ],
 )
