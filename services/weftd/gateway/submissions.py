@@ -39,7 +39,7 @@ from weftd.gateway.wakeup import Wakeups
 DOCUMENTS_AT_ONCE = 2
 LARGE_BYTES = 64 << 10  # such a specification is read in a thread, one of a tenant at a time
 LARGE_AT_ONCE = 2
-ELEMENT_SECONDS = 6e-6  # of the processor, to make one element of an array
+ELEMENT_SECONDS = 6e-6  # CPU time to make one element of an array
 SHORT_SECONDS = 600.0  # a job with a lower time limit does not need to write checkpoints
 _NAMES_SHOWN_MAX = 20  # in one note
 KEY_CHARACTERS_MAX = 255

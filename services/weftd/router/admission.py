@@ -338,20 +338,15 @@ class Admission:
             asking.connection.answer(moved(asking.to, secure=self._secure, keeps=not service.public))
 
     def _let_in(self, asking: HeldQuestion, service: RoutedService) -> None:
-        ticket = next(self._tickets)
-        if isinstance(batch := is_batch(asking.question.priority), Refused):
+        question = asking.question
+        if isinstance(batch := is_batch(question.priority), Refused):
             self._refuse(asking, batch)
             return
-        self._follow(ticket, asking, self._ask(ticket, asking, service, batch=batch))
-
-    def _ask(
-        self, ticket: int, asking: HeldQuestion, service: RoutedService, *, batch: bool
-    ) -> InFlightRequest | Refused | None:
-        question = asking.question
-        upgraded, call, prompt = bool(question.upgrade), question.call, question.prompt
-        return self.routing.ask(
+        ticket, upgraded, call, prompt = next(self._tickets), bool(question.upgrade), question.call, question.prompt
+        answer = self.routing.ask(
             ticket, service, self._clock(), upgraded=upgraded, call=call, prompt=prompt, batch=batch
         )
+        self._follow(ticket, asking, answer)
 
     def _again(self, connection: AdmissionConnection, question: Question) -> None:
         """Admit again a request that could not be passed on. Its path and headers are already rewritten."""
