@@ -30,6 +30,7 @@ from weft.bus import BusError
 from weft.messages.asks import AskKind
 from weft.planning.moves import MoveRules
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
+from weft.service import run as service_run
 from weft.store import StoreError
 from weftd.executor.runs import RuntimeUnavailableError
 from weftd.scheduler import service as scheduler_service
@@ -62,6 +63,10 @@ class Variation(Struct, kw_only=True):
     live: Callable[["World"], Coroutine[Any, Any, None]] | None = None  # another life than users and troubles
     store: Callable[[Witness], MemoryStore] = WatchedStore
     replaced: tuple[tuple[Any, str, Any], ...] = ()  # module, name, and what it is instead
+
+
+# The same on each machine and for each version: how large a message is decides when it arrives.
+EVERYWHERE_ALIKE = ((service_run, "version", lambda: "simulated"), (service_run, "instance_name", lambda: "simulated"))
 
 
 def shape_of(seed: int) -> Shape:
@@ -106,7 +111,7 @@ def simulate(seed: int, *, trace: bool = False, variation: Variation | None = No
     history = History(loop, trace=trace)
     began = time.perf_counter()
     with _listening(history, trace=trace), contextlib.ExitStack() as replaced:
-        for module, name, value in variation.replaced:
+        for module, name, value in (*EVERYWHERE_ALIKE, *variation.replaced):
             replaced.enter_context(_instead(module, name, value))
         world = World(seed, loop, history, variation)
         try:

@@ -151,10 +151,14 @@ async def serve(
     logger.info("%s has ended", name)
 
 
+def instance_name() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
 def _reporting(
     name: str, bus: Bus, probes: Probes, leads: Callable[[], Sequence[str]], *, began: float
 ) -> Callable[..., Awaitable[None]]:
-    now, instance = asyncio.get_running_loop().time, f"{socket.gethostname()}-{os.getpid()}"
+    now, instance = asyncio.get_running_loop().time, instance_name()
 
     async def report(*, ends: bool = False) -> None:
         await bus.publish(
