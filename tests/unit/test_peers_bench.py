@@ -1,6 +1,7 @@
 """`python -m tests.bench peers`: what drives another scheduler, here a program that runs each job at once."""
 
 import sys
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from tests.bench.peers import peer as peers
 from tests.bench.peers.measure import _against, _one_round
 from tests.bench.peers.peer import Peer, SkippedError, driving, installed
 
+ENDED_SECONDS_MAX = 60.0
 AT_ONCE = """
 import subprocess, sys
 sys.path.insert(0, {drivers!r})
@@ -42,6 +44,32 @@ def test_a_round_has_the_rates_and_the_cpu_of_all_processes_of_a_peer(program: P
     assert found["array/s"][0] > 0
     assert found["memory, MiB"][0] > 0
     assert len(found["CPU ms an element"]) == 1
+
+
+def test_what_a_peer_prints_as_it_starts_is_no_answer_and_what_outlives_its_driver_is_ended(program: Path) -> None:
+    left = "child = subprocess.Popen(['sleep', '600'], start_new_session=True)"
+    starting = "print('a banner', flush=True)\nPATH(__file__).with_suffix('.pid').write_text(str(child.pid))\nsubmit ="
+    text = program.read_text().replace("submit =", f"from pathlib import Path as PATH\n{left}\n{starting}", 1)
+    program.write_text(text)
+    with (
+        program.with_suffix(".log").open("w") as log,
+        driving(Peer(name="at-once", driver="at_once"), Path(sys.executable), log) as driver,
+    ):
+        assert driver.durable
+        pid = int(program.with_suffix(".pid").read_text())
+    assert "a banner" in program.with_suffix(".log").read_text()
+    ends = time.monotonic() + ENDED_SECONDS_MAX
+    while _lives(pid):
+        assert time.monotonic() < ends, "it lives"
+        time.sleep(0.01)
+
+
+def _lives(pid: int) -> bool:
+    """False also for a process that has ended and that nobody has waited for yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_a_peer_whose_driver_ends_is_left_out_with_its_status(program: Path) -> None:

@@ -3,10 +3,11 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -46,7 +47,8 @@ PEERS = (
         name="hyperqueue",
         driver="hyperqueue_driver",
         package="hyperqueue==0.27.0",
-        unfair="one user, no containers; its wheel cannot switch the journal on: nothing is durable",
+        unfair="one user, no containers; its wheel cannot switch the journal on: nothing is durable; its client looks"
+        " once a second whether a job has ended",
     ),
     Peer(name="ray", driver="ray_driver", package="ray==2.60.0", unfair="workers are used again, state is in memory"),
     Peer(
@@ -125,11 +127,25 @@ def driving(peer: Peer, python: Path, log: IO[str]) -> Iterator[Driver]:
         stdout=subprocess.PIPE,
         stderr=log,
         text=True,
+        env={**os.environ, "PYTHONPATH": str(DRIVERS)},  # nothing of Weft, and the mark of its processes
     )
+    family: list[int] = []
     try:
-        yield Driver(process, _exchange(process, None))
+        driver = Driver(process, _exchange(process, None))
+        family = cpu.family_of(process.pid)
+        yield driver
     finally:
+        family += cpu.family_of(process.pid)
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
         process.wait()
+        _end(family)
+
+
+def _end(family: list[int]) -> None:
+    """End those of a peer's processes that outlived its driver: it may have been killed for the time that it took."""
+    for pid in family:
+        with suppress(OSError):  # it has ended
+            if str(DRIVERS) in Path(f"/proc/{pid}/environ").read_text(errors="replace"):
+                os.kill(pid, signal.SIGKILL)

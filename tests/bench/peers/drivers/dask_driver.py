@@ -23,6 +23,9 @@ if __name__ == "__main__":
     def array(count):
         client.gather(client.map(no_op, range(count), pure=False, resources={"GPU": 1}))
 
-    serve(lambda count: {**one_by_one(count, submit, wait), "seen": at_rest(submit, wait)}, array, durable=False)
+    def singles(count):
+        return {**one_by_one(count, submit, client.gather), "seen": at_rest(submit, wait)}
+
+    serve(singles, array, durable=False)
     client.close()
     cluster.close()

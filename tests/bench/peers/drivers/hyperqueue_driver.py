@@ -1,4 +1,7 @@
-"""HyperQueue: one server and one worker with a core for each slot. Its wheel has no way to switch the journal on."""
+"""HyperQueue: one server and one worker with a core for each slot. Its wheel has no way to switch the journal on.
+
+Its client asks once a second whether a job has ended: that is what it takes to be seen as done.
+"""
 
 import tempfile
 from pathlib import Path
@@ -7,7 +10,7 @@ from hyperqueue import Job, LocalCluster
 from hyperqueue.cluster import WorkerConfig
 from line import NO_OP, SLOTS, at_rest, one_by_one, serve
 
-with tempfile.TemporaryDirectory() as home, LocalCluster(server_dir=Path(home)) as cluster:
+with tempfile.TemporaryDirectory() as home, LocalCluster(server_dir=home) as cluster:
     cluster.start_worker(WorkerConfig(cores=SLOTS))
     client = cluster.client()
 
@@ -17,10 +20,10 @@ with tempfile.TemporaryDirectory() as home, LocalCluster(server_dir=Path(home)) 
             job.program([NO_OP], stdout=Path(home, f"{n}.out"), stderr=Path(home, f"{n}.err"))
         return client.submit(job)
 
-    def wait(job):
-        client.wait_for_jobs([job])
+    def wait(*jobs):
+        client.wait_for_jobs(jobs)
 
     def singles(count):
-        return {**one_by_one(count, submit, wait), "seen": at_rest(submit, wait)}
+        return {**one_by_one(count, submit, lambda jobs: wait(*jobs)), "seen": at_rest(submit, wait, 5)}
 
     serve(singles, lambda count: wait(submit(count)), durable=False)

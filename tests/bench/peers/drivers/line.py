@@ -9,34 +9,33 @@ from typing import Any
 
 SLOTS = 64
 NO_OP = "/bin/true"
+_ANSWERS = os.fdopen(os.dup(1), "w")  # only answers go to standard output: a peer may print as it starts
+os.dup2(2, 1)
 
 
 def serve(singles: Callable[[int], dict[str, Any]], array: Callable[[int], None], **said: object) -> None:
-    """Answer until the input ends. Only answers go to standard output."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-
-    def answer(value: dict[str, Any]) -> None:
-        answers.write(json.dumps(value) + "\n")
-        answers.flush()
-
-    answer({"ready": True, **said})
+    """Answer until the input ends."""
+    _answer({"ready": True, **said})
     for line in sys.stdin:
         asked = json.loads(line)
         began = time.monotonic()
         found = (array(asked["count"]) or {}) if asked["do"] == "array" else singles(asked["count"])
-        answer({"seconds": time.monotonic() - began, **found})
+        _answer({"seconds": time.monotonic() - began, **found})
 
 
-def one_by_one(count: int, submit: Callable[[], Any], wait: Callable[[Any], None]) -> dict[str, Any]:
-    """Submit all, then wait for each: how long each submission took to be accepted."""
+def _answer(value: dict[str, Any]) -> None:
+    _ANSWERS.write(json.dumps(value) + "\n")
+    _ANSWERS.flush()
+
+
+def one_by_one(count: int, submit: Callable[[], Any], wait: Callable[[list[Any]], None]) -> dict[str, Any]:
+    """Submit all, then wait for all: how long each submission took to be accepted."""
     accepted, handles = [], []
     for _ in range(count):
         asked = time.monotonic()
         handles.append(submit())
         accepted.append(time.monotonic() - asked)
-    for handle in handles:
-        wait(handle)
+    wait(handles)
     return {"accepted": accepted}
 
 

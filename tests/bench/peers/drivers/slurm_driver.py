@@ -3,6 +3,7 @@
 `sbatch` is a process for each job, as it is for people; an array is one `sbatch`. Accounting is a file of jobs.
 """
 
+import ctypes
 import os
 import pathlib
 import socket
@@ -42,6 +43,16 @@ ReturnToService=2
 NodeName={host} NodeAddr=127.0.0.1 CPUs={slots} RealMemory=1000 Gres=gpu:{slots} State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def reap():
+    """Wait for the steps of jobs that have ended: the CPU time that they used counts for this process then."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
 
 
 def port():
@@ -53,7 +64,9 @@ def port():
 def main(home):
     conf, host = home / "slurm.conf", socket.gethostname().split(".")[0]
     conf.write_text(CONF.format(home=home, host=host, ctl=port(), node=port(), slots=SLOTS))
-    (home / "gres.conf").write_text(f"NodeName={host} Name=gpu Count={SLOTS}\n")
+    (home / "gres.conf").write_text(f"NodeName={host} Name=gpu File={home}/gpu[0-{SLOTS - 1}]\n")
+    for index in range(SLOTS):
+        (home / f"gpu{index}").touch()  # slurmd counts the files of GPUs that are there
     for folder in ("state", "spool"):
         (home / folder).mkdir()
     key = home / "munge.key"
@@ -62,6 +75,7 @@ def main(home):
     os.environ["SLURM_CONF"] = str(conf)
     munge = ["munged", "--foreground", "--force", f"--key-file={key}", f"--socket={home}/munge.socket"]
     munge += [f"--pid-file={home}/munge.pid", f"--seed-file={home}/munge.seed", f"--log-file={home}/munge.log"]
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # slurmstepd leaves the family of slurmd
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     started = [subprocess.Popen(munge, **quiet)]
     while not (home / "munge.socket").exists():
@@ -85,10 +99,11 @@ def main(home):
 
         def drained(_=None):
             while subprocess.run(["squeue", "-h"], check=True, capture_output=True).stdout.strip():
+                reap()
                 time.sleep(0.1)
 
         def singles(count):
-            return {**one_by_one(count, submit, lambda job: None), **(drained() or {})}
+            return one_by_one(count, submit, drained)
 
         def array(count):
             submit(f"--array=0-{count - 1}")
