@@ -110,11 +110,15 @@ def find_command(name: str, *, path: str, workdir: str) -> tuple[str, str]:
     why = f"command not found: {name}"
     for folder in folders:
         found = os.path.join(workdir, folder, name)
-        if os.path.isfile(found) and os.access(found, os.X_OK):
-            return found, ""
-        if os.path.isfile(found):
+        try:
+            mode = os.stat(found).st_mode
+        except (OSError, ValueError):  # it has a null character
+            continue
+        if stat.S_ISREG(mode):
+            if os.access(found, os.X_OK):
+                return found, ""
             shown = name if "/" in name else found
-            why = f"{shown} is not executable (mode {stat.S_IMODE(os.stat(found).st_mode):04o}): `chmod +x` makes it so"
-        elif os.path.isdir(found) and "/" in name:
+            why = f"{shown} is not executable (mode {stat.S_IMODE(mode):04o}): `chmod +x` makes it so"
+        elif stat.S_ISDIR(mode) and "/" in name:
             why = f"{name} is a folder, not a command"
     return "", why

@@ -68,7 +68,8 @@ class Starter:
             volume_source(volume, self._node.volumes_allowed)
             if volume.source != volume.target:
                 raise Refusal(f"this node runs jobs as processes and cannot mount {volume.source} at {volume.target}")
-        check_ulimits(order.ulimits, {**own_bounds(), **self._node.ulimits_max})
+        if order.ulimits:
+            check_ulimits(order.ulimits, {**own_bounds(), **self._node.ulimits_max})
         paths = named_paths(order, self._node)
         for volume in order.named_volumes:
             if volume.target:
