@@ -1,22 +1,29 @@
 """The whole cluster, end to end: HTTP in, real processes run, events out. 64 emulated GPUs, the process runtime.
 
 Rates say little on a machine that others use too; the processor time of a job, summed over Weft's processes and both
-servers, says more. What the job itself takes, a shell and `true`, is told beside it.
+servers, says more. What the job itself takes, a shell and `true`, is told beside it, and what Postgres counts: its
+transactions, rows, and the log of changes with its syncs.
 """
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
+
+import asyncpg
 
 from tests.bench import cpu
 from tests.bench.figures import Figures, milliseconds, quantile
 from tests.support.builders import spec
 from tests.support.cluster import Cluster, embedded_cluster
+from weft import servers
 from weft.client import Client
 from weft.domain.job import FINAL, JobState
 from weft.domain.spec import JobSpec
+from weft.servers.postgres import DATABASE, OWNER
+from weftd.cli.local import LocalCluster
 
 GPUS = 64
 STEADY_SECONDS, STEADY_RATE = 20, 50
@@ -24,6 +31,22 @@ NO_OPS = 2000
 BACKLOG = 10_000
 EXPLAINED, COLD_SECONDS = 20, 1.1  # after so long what the gateway read of the store is too old
 SUBMIT_BUSY_MS, SUBMIT_BUSY_P99_MS, EXPLAIN_P99_MS, NO_OPS_PER_SECOND, CPU_MS = 8.0, 60.0, 100.0, 300.0, 5.0
+_COUNTED = """
+SELECT xact_commit, tup_inserted, tup_updated, tup_deleted,
+       (SELECT wal_records FROM pg_stat_wal), (SELECT wal_fpi FROM pg_stat_wal), (SELECT wal_bytes FROM pg_stat_wal),
+       (SELECT sum(fsyncs) FROM pg_stat_io WHERE object = 'wal')
+  FROM pg_stat_database WHERE datname = current_database()
+"""
+COUNTS = (
+    "transactions",
+    "rows inserted",
+    "rows updated",
+    "rows deleted",
+    "records of the WAL",
+    "pages written whole",
+    "bytes of the WAL",
+    "syncs of the WAL",
+)
 
 
 async def measure(home: Path, figures: Figures) -> None:
@@ -56,11 +79,12 @@ async def _steady(cluster: Cluster, figures: Figures) -> None:
 
 async def _no_ops(cluster: Cluster, figures: Figures) -> None:
     """As many no-ops as go through: submitted, run and finished, from an empty queue."""
-    before, began = await cpu.used(cluster.local), time.monotonic()
-    took = await _submit(cluster.client, [_no_op("noop")] * NO_OPS, at_once=16)
-    submitted = time.monotonic() - began
-    await _drained(cluster.client)
-    whole = time.monotonic() - began
+    async with counting(cluster.local) as grown:
+        before, began = await cpu.used(cluster.local), time.monotonic()
+        took = await _submit(cluster.client, [_no_op("noop")] * NO_OPS, at_once=16)
+        submitted = time.monotonic() - began
+        await _drained(cluster.client)
+        whole = time.monotonic() - began
     figures.add(
         f"no-op jobs submitted, run and finished ({NO_OPS}, {GPUS} emulated GPUs)",
         f"{NO_OPS / whole:.0f} jobs/s; submit while busy {milliseconds(took)} ({NO_OPS / submitted:.0f}/s)",
@@ -77,6 +101,8 @@ async def _no_ops(cluster: Cluster, figures: Figures) -> None:
     for name in sorted(mean, key=lambda name: -mean[name]):
         figures.add(f"of it {name}", f"{mean[name]:.2f} ms")
     figures.add("besides, the job's own shell and command", f"{own / NO_OPS * 1000:.2f} ms")
+    for name, count in grown.items():
+        figures.add(f"{name}, a no-op job", f"{count / NO_OPS:.2f}")
 
 
 async def _backlog(cluster: Cluster, figures: Figures) -> None:
@@ -157,3 +183,21 @@ def _no_op(name: str) -> JobSpec:
 
 def _job(name: str, command: list[str], *, gpus: int) -> JobSpec:
     return spec(name, gpus=gpus, command=command, role={"cpus": 1, "memory": "64MiB"})
+
+
+@asynccontextmanager
+async def counting(local: LocalCluster) -> AsyncIterator[dict[str, float]]:
+    """A dictionary that has, after the block, by how much each of COUNTS grew in it."""
+    up = await servers.status(local.home.root)
+    assert up.postgres is not None
+    dsn = f"postgresql://{OWNER}@127.0.0.1:{up.postgres.port}/{DATABASE}"
+    connection = await asyncpg.connect(dsn, password=local.credentials.postgres_password("owner"))
+    grown: dict[str, float] = {}
+    try:
+        before = await connection.fetchrow(_COUNTED)
+        yield grown
+        await connection.execute("SELECT pg_stat_force_next_flush()")
+        after = await connection.fetchrow(_COUNTED)
+        grown |= {name: float(new) - float(old) for name, new, old in zip(COUNTS, after, before, strict=True)}
+    finally:
+        await connection.close()
