@@ -122,7 +122,7 @@ def test_a_job_that_showed_what_it_should_is_good(name: str, evidence: Evidence)
         ("major", Evidence(job=job(), story=(), logs=(MORE,)), "did not change hands"),
         ("minor", Evidence(job=job(), story=(), logs=(LESS,)), "did not change hands"),
         ("major", Evidence(job=job(epoch=1), story=(), logs=(LESS,)), "started 2 times"),
-        ("major", Evidence(job=job(), story=(), logs=("second 1: 0.7 of the GPU",)), "too few"),
+        ("major", Evidence(job=job(), story=(), logs=("second 1: 0.7 of the GPU",)), "too short to judge"),
         ("model", Evidence(job=ENDED, story=GREW_AND_SHRANK), "no request was sent"),
         ("model", Evidence(job=ENDED, story=GREW_AND_SHRANK, burst=Burst()), "no request was sent"),
         (
