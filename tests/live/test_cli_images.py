@@ -4,6 +4,7 @@ import io
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import docker
 import docker.errors
@@ -14,7 +15,7 @@ from tests.support.cluster import Cluster, embedded_cluster
 from tests.support.engine import need_images
 from tests.support.gateway import until
 from tests.support.person import Person
-from tests.support.registries import RegistryServer
+from tests.support.registries import HASHED, PASSWORD, USER, RegistryServer
 from weft.domain.job import JobState
 
 BASE = "weft-job-busybox:local"
@@ -125,3 +126,51 @@ async def test_a_job_keeps_its_image_when_the_tag_moves_and_waits_for_a_registry
     contained.registry.start()
     assert (await cluster.ended(second)).state is JobState.SUCCEEDED
     assert (await alice.types("logs", second)).out == "\n"
+
+
+@pytest.fixture
+def private(contained: Contained, tmp_path: Path) -> Iterator[str]:
+    """The name of an image in a registry with a password, which the engine here has not."""
+    server = RegistryServer(tmp_path, hashed_password=HASHED)
+    made = f"127.0.0.1:{server.port}/team/train"
+    try:
+        contained.engine.images.get(BASE).tag(made, "7")
+        told = contained.engine.images.push(made, "7", auth_config={"username": USER, "password": PASSWORD})
+        assert "errorDetail" not in told, told
+        contained.engine.images.remove(f"{made}:7")
+        yield f"{made}:7"
+    finally:
+        server.stop()
+        contained.forget(f"{made}:7")
+
+
+async def test_a_private_image_is_pulled_with_its_tenants_login_and_is_no_other_tenants(
+    contained: Contained, private: str
+) -> None:
+    alice, bob = await contained.tenant("alice"), await contained.tenant("bob")
+    host = private.partition("/")[0]
+    arguments = ("run", "--retries", "0", "--image", private, "-f", "--", "echo", "from a private image")
+    refused = await alice.types(*arguments)
+    assert (refused.status, "image-missing" in refused.err) == (1, True), refused
+    assert f"`weft image login {host}` stores a login" in refused.err
+    wrong = await alice.types("image", "login", host, "--user", USER, stdin=b"wrong\n")
+    assert wrong.status == 0, wrong.err
+    refused = await alice.types(*arguments)
+    assert (refused.status, "image-missing" in refused.err, "wrong" in refused.err) == (1, True, False), refused
+    stored = await alice.types("image", "login", host, "--user", USER, stdin=f"{PASSWORD}\n".encode())
+    assert (stored.status, PASSWORD in stored.out + stored.err) == (0, False), stored
+    ran = await alice.types(*arguments)
+    assert (ran.status, ran.out) == (0, "from a private image\n"), ran.err
+    # The node has the image now: that lets no other tenant use it, by no name.
+    digests = contained.engine.images.get(private).attrs["RepoDigests"]
+    (digest,) = [one for one in digests if one.startswith(f"{host}/")]
+    for image in (private, digest):
+        refused = await bob.types("run", "--retries", "0", "--image", image, "-f", "--", "true")
+        assert (refused.status, "image-missing" in refused.err) == (1, True), refused
+    assert (await bob.types("image", "login", host, "--user", USER, stdin=PASSWORD.encode())).status == 0
+    assert (await bob.types(*arguments)).status == 0
+    gone = await alice.types("image", "logout", host)
+    assert gone.status == 0, gone.err
+    told = contained.cluster.local.home.log("executor-node-1").read_text()
+    assert PASSWORD not in told
+    assert PASSWORD not in contained.cluster.local.home.log("gateway").read_text()

@@ -160,6 +160,7 @@ ROUTES: dict[tuple[str, str], Callable[..., Answer]] = {
     ("GET", "/images/([^/]+)/json"): _inspect_image,
     ("POST", "/images/create"): _fetch,
     ("DELETE", "/images/([^/]+)"): _remove_image,
+    ("GET", "/distribution/([^/]+)/json"): lambda *_: (200, {"Descriptor": {}}),
     ("GET", "/networks"): _networks,
     ("POST", "/networks/create"): _create_network,
     ("DELETE", "/networks/([^/]+)"): _remove_network,

@@ -7,16 +7,21 @@ import subprocess
 import time
 import urllib.request
 from pathlib import Path
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 
 from tests.support.engine import skip_unless_promised
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 START_SECONDS_MAX = 60.0
+USER = "puller"
+PASSWORD = "pull-me"
+HASHED = "$2b$05$abcdefghijklmnopqrstuuBp.n58v886n7kD7.z9i0nzqxtQ8I2P."  # that password, hashed by bcrypt
 
 
 class RegistryServer:
-    def __init__(self, folder: Path, *, sweep_seconds: int = 86400) -> None:
+    """`hashed_password`: by bcrypt, of the one user that is let in; empty: everybody is."""
+
+    def __init__(self, folder: Path, *, sweep_seconds: int = 86400, hashed_password: str = "") -> None:
         if shutil.which("docker-registry") is None:
             skip_unless_promised("no docker-registry: apt-get install docker-registry")
         self.data = folder / "registry"
@@ -31,6 +36,14 @@ class RegistryServer:
             "REGISTRY_STORAGE_FILESYSTEM_ROOTDIRECTORY": str(self.data),
             "WEFT_REGISTRY_SWEEP_SECONDS": str(sweep_seconds),
         }
+        if hashed_password:
+            users = folder / "registry-users"
+            users.write_text(f"{USER}:{hashed_password}\n")
+            self._environment |= {
+                "REGISTRY_AUTH": "htpasswd",
+                "REGISTRY_AUTH_HTPASSWD_REALM": "registry",
+                "REGISTRY_AUTH_HTPASSWD_PATH": str(users),
+            }
         self.start()
 
     def start(self) -> None:
@@ -49,6 +62,8 @@ class RegistryServer:
         try:
             with urllib.request.urlopen(f"{self.url}/v2/", timeout=5.0) as answer:
                 return bool(answer.status == 200)
+        except HTTPError as error:
+            return error.code == 401
         except (URLError, OSError):
             return False
 

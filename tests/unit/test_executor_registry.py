@@ -25,15 +25,23 @@ class Engine:
     def __init__(self, *names: str, refuses: str = "") -> None:
         self.names, self.refuses = set(names), refuses
         self.pulled: list[tuple[str, str, str]] = []
+        self.private: dict[str, set[str]] = {}  # the tenants whose login pulled an image
 
     async def has_image(self, name: str) -> bool:
         return name in self.names
 
-    async def pull_image(self, name: str, *, user: str, password: str) -> str:
+    async def may_use_image(self, name: str, *, tenant: str) -> bool:
+        return name in self.names and tenant in self.private.get(name, {tenant})
+
+    async def pull_image(self, name: str, *, user: str, password: str, tenant: str = "") -> str:
         await asyncio.sleep(0)
         self.pulled.append((name, user, password))
         if not self.refuses:
             self.names.add(name)
+            if tenant:
+                self.private.setdefault(name, set()).add(tenant)
+            else:
+                self.private.pop(name, None)
         return self.refuses
 
 
@@ -75,11 +83,54 @@ async def test_two_starts_at_once_pull_once() -> None:
 
 
 @pytest.mark.parametrize("image", [None, "busybox:1", "weft.internal.example.org/alice/train:7"])
-async def test_other_images_are_left_to_the_engine(image: str | None) -> None:
-    gateway = Gateway(Engine())
+async def test_other_images_that_are_here_are_left_to_the_engine(image: str | None) -> None:
+    gateway = Gateway(Engine(image or ""))
     wanted = structs.replace(NAMED, image=image)
     assert await gateway.brings(wanted) is wanted
     assert not gateway.asked
+
+
+PRIVATE = structs.replace(NAMED, image="ghcr.io/team/train:7")
+LOGIN = ImageRead(reference="ghcr.io/team/train:7", user="me", password="secret")
+
+
+async def test_an_image_of_another_registry_is_pulled_with_its_tenants_login() -> None:
+    gateway = Gateway(engine := Engine(), LOGIN)
+    assert await gateway.brings(PRIVATE) is PRIVATE
+    assert await gateway.brings(PRIVATE) is PRIVATE
+    assert engine.pulled == [("ghcr.io/team/train:7", "me", "secret")]
+    assert len(gateway.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "answer", [ImageRead(reference="ghcr.io/team/train:7"), ImageRead(missing="a gateway of the last release")]
+)
+async def test_an_image_without_a_login_is_left_to_the_start_of_the_run(answer: ImageRead) -> None:
+    gateway = Gateway(engine := Engine(), answer)
+    assert await gateway.brings(PRIVATE) is PRIVATE
+    assert engine.pulled == []
+    alone = Gateway(engine)  # no gateway answers
+    assert await alone.images.bring(PRIVATE) is PRIVATE
+
+
+async def test_another_tenant_needs_a_right_of_its_own_to_an_image_that_a_login_pulled() -> None:
+    gateway = Gateway(engine := Engine(), LOGIN)
+    await gateway.brings(PRIVATE)
+    bobs = structs.replace(PRIVATE, tenant="bob")
+    gateway.read, engine.refuses = ImageRead(reference="ghcr.io/team/train:7"), "unauthorized"
+    with pytest.raises(NoImageError, match=r"image-missing: ghcr\.io/team/train:7: unauthorized"):
+        await gateway.brings(bobs)
+    with pytest.raises(RuntimeUnavailableError, match="no gateway gives the login for its image"):
+        await Gateway(engine).images.bring(bobs)
+    gateway.read, engine.refuses = LOGIN, ""
+    assert await gateway.brings(bobs) is bobs
+    assert engine.private == {"ghcr.io/team/train:7": {"alice", "bob"}}
+
+
+async def test_a_secret_that_is_no_login_is_named() -> None:
+    gateway = Gateway(Engine(), ImageRead(bad_login="the secret registry-ghcr-io is no login at ghcr.io"))
+    with pytest.raises(NoImageError, match=r"the secret registry-ghcr-io is no login at ghcr\.io"):
+        await gateway.brings(PRIVATE)
 
 
 async def test_a_runtime_without_images_asks_for_none() -> None:
@@ -117,7 +168,7 @@ async def test_a_start_waits_for_a_registry_that_is_away_but_not_for_ever() -> N
 
     gateway.read, engine.names, engine.refuses = GIVEN, set(), "unexpected HTTP status"
 
-    async def fails(name: str, *, user: str, password: str) -> str:
+    async def fails(name: str, *, user: str, password: str, tenant: str = "") -> str:
         gateway.read = ImageRead(away="the registry does not answer")
         return "unexpected HTTP status"
 

@@ -94,3 +94,37 @@ async def test_a_job_that_begins_in_an_image_keeps_it(runtime: DockerRuntime, en
     os.utime(note.path, (0, 0))
     await run_to_its_end(runtime, "fetched")
     assert os.stat(note.path).st_mtime > 0
+
+
+async def test_an_image_that_a_login_pulled_is_for_the_tenants_whose_logins_pull_it(
+    runtime: DockerRuntime, engine: FakeEngine, home: Home
+) -> None:
+    assert await runtime.may_use_image("an-image", tenant="bob")  # was there before
+    assert not await runtime.may_use_image("private", tenant="alice")
+    assert await runtime.pull_image("private", user="u", password="p", tenant="alice") == ""
+    engine.images["the-same"] = engine.images["private"]  # another name, such as one with its digest
+    for name in ("private", "the-same"):
+        assert await runtime.may_use_image(name, tenant="alice")
+        assert not await runtime.may_use_image(name, tenant="bob")
+    # The engine takes an image that it has by its digest without asking the registry.
+    engine.amiss["GET", r"/distribution/.*"] = (401, b'{"message": "no basic auth credentials"}')
+    assert "no basic auth" in await runtime.pull_image("the-same", user="", password="")
+    assert not await runtime.may_use_image("the-same", tenant="bob")
+    images = Images(DockerEngine(), str(home.images), kept_seconds=0)
+    await images.fetched("private", tenant="bob")
+    assert await runtime.may_use_image("the-same", tenant="bob")
+    assert not await runtime.may_use_image("the-same", tenant="carol")
+    await images.fetched("private")  # without a login
+    assert await runtime.may_use_image("the-same", tenant="carol")
+
+
+async def test_an_image_whose_tag_moved_stays_with_its_tenants(
+    runtime: DockerRuntime, engine: FakeEngine, home: Home
+) -> None:
+    assert await runtime.pull_image("private", user="u", password="p", tenant="alice") == ""
+    old = engine.images["private"]
+    assert await runtime.pull_image("private", user="", password="") == ""  # somebody made the tag public since
+    assert engine.images["private"] != old
+    engine.images["by-digest"] = old
+    assert await runtime.may_use_image("private", tenant="bob")
+    assert not await runtime.may_use_image("by-digest", tenant="bob")

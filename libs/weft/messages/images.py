@@ -1,8 +1,11 @@
-"""Images in the registry of the cluster, which the gateway guards. docs/images.md."""
+"""Images in the registry of the cluster, which the gateway guards, and logins at other registries. docs/images.md."""
 
+import base64
+import binascii
 import re
 from typing import ClassVar
 
+import msgspec
 from msgspec import Struct
 
 from weft.domain.spec import Image, Token
@@ -93,7 +96,8 @@ class ReadImage(Message, frozen=True, kw_only=True):
 
 class ImageRead(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The image as the node's engine pulls it, and a user and password for this repository alone, valid for a while.
-    `refused`: why this node gets none now. `away`: why no node gets any now. `missing`: why the image cannot be had."""
+    `refused`: why this node gets none now. `away`: why no node gets any now. `missing`: why the image cannot be had.
+    An image of another registry has its tenant's login there, or none; `bad_login`: why the stored one is none."""
 
     reference: str = ""
     user: str = ""
@@ -101,3 +105,54 @@ class ImageRead(Struct, frozen=True, kw_only=True, omit_defaults=True):
     refused: str = ""
     away: str = ""
     missing: str = ""
+    bad_login: str = ""
+
+
+DOCKER_HUB = "docker.io"  # the registry of names without a host
+LOGIN_PREFIX = "registry-"
+HOST = r"[a-z0-9]([a-z0-9.-]{0,46}[a-z0-9])?(:[0-9]{1,5})?"
+_aliases = {DOCKER_HUB: (f"https://index.{DOCKER_HUB}/v1/", f"index.{DOCKER_HUB}")}  # as Docker's own client writes it
+
+
+class _Login(Struct, frozen=True, kw_only=True):
+    auth: str = ""
+    username: str = ""
+    password: str = ""
+
+
+class _Logins(Struct, frozen=True, kw_only=True):
+    auths: dict[str, _Login]
+
+
+def host_of(image: str) -> str:
+    """The host and port of the registry that an image's name means."""
+    host, slash, _ = image.partition("/")
+    return host if slash and ("." in host or ":" in host or host == "localhost") else DOCKER_HUB
+
+
+def login_secret(host: str) -> str:
+    """The name of the secret with a tenant's login at a registry: `registry-ghcr-io` for ghcr.io."""
+    return LOGIN_PREFIX + re.sub(r"[^a-z0-9]+", "-", host.lower()).strip("-")
+
+
+def login_text(host: str, user: str, password: str) -> str:
+    """The value of that secret, in the form of Docker's own config.json."""
+    auth = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return msgspec.json.encode({"auths": {host: {"auth": auth}}}).decode()
+
+
+def login_of(text: str, host: str) -> tuple[str, str]:
+    """The user and the password at a host. Raises ValueError, without either."""
+    try:
+        auths = msgspec.json.decode(text, type=_Logins).auths
+        names = (host, f"https://{host}", f"https://{host}/", *_aliases.get(host, ()))
+        login = next(auths[name] for name in names if name in auths)
+        user, _, password = base64.b64decode(login.auth, validate=True).decode().partition(":")
+    except StopIteration:
+        raise ValueError(f"it has no login at {host}") from None
+    except (msgspec.DecodeError, binascii.Error, UnicodeDecodeError):
+        raise ValueError("it is not in the form of Docker's config.json") from None
+    user, password = login.username or user, login.password or password
+    if not user or not password:
+        raise ValueError(f"its login at {host} lacks a user or a password")
+    return user, password

@@ -115,7 +115,7 @@ _CLUSTER = {
         user="list people, keep them out and let them in",
     ),
     **_commands("admin.audit", audit="print the audit log: acts of administrators, sign-ins, refusals"),
-    **_commands("admin.image", image="push, list and delete images in the cluster's registry"),
+    **_commands("admin.image", image="images in the cluster's registry, and logins at other registries"),
     **_commands("admin.administration", tenant="show and set limits on the submissions of tenants"),
 }
 _BEGIN = {

@@ -1,4 +1,5 @@
-"""`weft image`: images in the registry of the cluster, below the name of the token's tenant. docs/images.md.
+"""`weft image`: images in the registry of the cluster, below the name of the token's tenant, and logins at other
+registries. docs/images.md.
 
 `push` lets the container engine here push an image of its own through the gateway, with this token for that alone.
 """
@@ -19,8 +20,18 @@ from urllib.parse import urlsplit
 from rich.table import Table
 
 from weft.domain.quantity import size_text
-from weft.messages.images import OWN_HOST, ImageDeleted, ImageView, registry_image
+from weft.messages.images import (
+    DOCKER_HUB,
+    HOST,
+    OWN_HOST,
+    ImageDeleted,
+    ImageView,
+    login_secret,
+    login_text,
+    registry_image,
+)
 from weftd.cli import connection, page
+from weftd.cli.admin.secret import secret_value
 from weftd.cli.cli_error import CliError
 from weftd.cli.rendering.context import RenderContext, plain, table
 
@@ -31,7 +42,7 @@ DIGEST_CHARACTERS = len("sha256:") + 12
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("image", help="images in the cluster's registry", description=__doc__)
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="push|list|delete")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="push|list|delete|login|logout")
     pusher = verbs.add_parser(
         "push", help="push an image from this machine's container engine, for jobs of this tenant"
     )
@@ -45,7 +56,19 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     deleter.add_argument(
         "--untagged", action="store_true", help="delete every image that lost its tags to newer images"
     )
-    for each, func in ((pusher, push), (lister, list_), (deleter, delete)):
+    opener = verbs.add_parser(
+        "login",
+        help="store a login at another registry: jobs of this tenant pull their images with it",
+        description="store a login at another registry as a secret. The password is typed without an echo, or read from"
+        " standard input or a file: never from the command line, which other users of this machine see",
+    )
+    opener.add_argument("--user", required=True, metavar="USER", help="user name at the registry")
+    opener.add_argument("--from", dest="source", metavar="FILE", help="file with the password or token")
+    closer = verbs.add_parser("logout", help="delete the login at another registry; images on nodes stay there")
+    for each in (opener, closer):
+        each.add_argument("host", metavar="HOST", help=f"registry, such as ghcr.io, or {DOCKER_HUB} of Docker Hub")
+    verbs_of = ((pusher, push), (lister, list_), (deleter, delete), (opener, login), (closer, logout))
+    for each, func in verbs_of:
         connection.options(each)
         each.set_defaults(func=func)
 
@@ -101,6 +124,32 @@ async def delete(args: argparse.Namespace) -> int:
     deleted = ImageDeleted(deleted=tuple(gone))
     page.answered(args, deleted, f"deleted: {', '.join(gone)}" if gone else "every image has a tag")
     return 0
+
+
+async def login(args: argparse.Namespace) -> int:
+    name = _login_name(args.host)
+    if ":" in args.user or not args.user.isprintable():
+        raise CliError("expected a user name without a colon", field="--user", status=2)
+    value = login_text(args.host, args.user, secret_value(f"the password at {args.host}", args.source))
+    async with connection.connected(args) as client:
+        stored = await client.set_secret(name, value)
+    page.answered(args, stored, f"jobs of this tenant pull images of {args.host} as {args.user} (secret {name})")
+    return 0
+
+
+async def logout(args: argparse.Namespace) -> int:
+    name = _login_name(args.host)
+    async with connection.connected(args) as client:
+        deleted = await client.delete_secret(name)
+    page.answered(args, deleted, f"the login at {args.host} is deleted")
+    return 0
+
+
+def _login_name(host: str) -> str:
+    """The name of the secret. Raises `CliError`."""
+    if not re.fullmatch(HOST, host):
+        raise CliError(f"expected the host of a registry, such as ghcr.io, not {host}", field="HOST", status=2)
+    return login_secret(host)
 
 
 def _stored_name(name: str, prefix: str) -> str:

@@ -7,6 +7,7 @@ machine runs. `join` is that command: it exchanges its join token for the creden
 import argparse
 import asyncio
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from weft.credentials import Credentials, CredentialsError, provision
 from weft.credentials.joining import JoiningError, NodeCredentials, hash_of, new_token, token_of
 from weft.credentials.permissions import NODE_ID
 from weft.domain.quantity import duration_seconds
+from weft.domain.text import listed
 from weft.messages.http.joining import JOIN_SECONDS_MAX
 from weft.service import Connections, SettingsError
 from weft.service.keys import nats_keys
@@ -164,8 +166,11 @@ async def add_node(args: argparse.Namespace) -> int:
     command = join_command(args.node, gateway, token.text, image=args.image if args.form == "compose" else "")
     page.answered(args, NodeAdded(node=made.node, command=command, expires_at=made.expires_at), command)
     page.note(f"run it on the machine that is to be {args.node}; it works once, for {args.lasts // 60} minutes")
-    if {urlsplit(gateway).hostname, urlsplit(sealed_in.nats_url).hostname} & set(LOOPBACK):
-        page.remark("note: 127.0.0.1 is this machine: another one needs --gateway and --nats with addresses it reaches")
+    near = [url for url in (gateway, sealed_in.nats_url) if _is_near(urlsplit(url).hostname or "")]
+    if near:
+        page.remark(
+            f"note: {listed(near)}: only this machine or its containers reach that; --gateway and --nats name others"
+        )
     return 0
 
 
@@ -279,6 +284,11 @@ async def _exchanged(args: argparse.Namespace, environment: Mapping[str, str]) -
     token = token_of(text)
     joined = await exchange(args.gateway, args.node, token.public_part, seconds=QUICK_SECONDS)
     return token.open(joined.sealed, node_id=args.node)
+
+
+def _is_near(host: str) -> bool:
+    """True for this machine itself, and for a name without a domain, as containers have."""
+    return host in LOOPBACK or not re.search(r"[.:]", host)
 
 
 def _check_name(node: str) -> None:

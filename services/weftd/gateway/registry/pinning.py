@@ -1,9 +1,19 @@
-"""Images of the registry that jobs name: pinned to a digest at submission, sent to the node that starts a run."""
+"""Images that jobs name: pinned to a digest at submission, sent to the node that starts a run, with a login."""
 
 from msgspec import structs
 
 from weft.domain.spec import JobSpec
-from weft.messages.images import OWN_HOST, ImageRead, ReadImage, RegistryImage, may_read, registry_image
+from weft.messages.images import (
+    OWN_HOST,
+    ImageRead,
+    ReadImage,
+    RegistryImage,
+    host_of,
+    login_of,
+    login_secret,
+    may_read,
+    registry_image,
+)
 from weft.store import GatewayStore
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.registry.tickets import TICKET_USER
@@ -52,12 +62,15 @@ def names_registry(registry: Registry | None, spec: JobSpec) -> bool:
 
 
 async def read_image(store: GatewayStore, registry: Registry | None, asked: ReadImage) -> ImageRead:
-    """A ticket to pull the image of a job, for a node on which the job has that rank in its present epoch."""
+    """A ticket to pull the image of a job, or the tenant's login at another registry, for a node on which the job has
+    that rank in its present epoch."""
     if (job := await held(store, asked)) is None:
         return ImageRead(refused=not_there(asked))
     names = {*_named(job.spec).values(), *(one.image for one in job.revisions)}
     if asked.image not in names:
         return ImageRead(refused=f"{asked.job_id} names no image {asked.image}")
+    if not asked.image.startswith(f"{OWN_HOST}/"):
+        return await _login(store, job.tenant, asked.image)
     try:
         pinned = registry_image(await pinned_image(registry, job.tenant, asked.image, "image"))
     except RejectedError as error:
@@ -69,6 +82,20 @@ async def read_image(store: GatewayStore, registry: Registry | None, asked: Read
         user=TICKET_USER,
         password=registry.tickets.made(job.tenant, pinned.repository),
     )
+
+
+async def _login(store: GatewayStore, tenant: str, image: str) -> ImageRead:
+    """The tenant's login at the registry of an image, from its secret; none if there is no such secret."""
+    host = host_of(image)
+    name = login_secret(host)
+    value = (await store.secret_values(tenant, [name])).get(name)
+    if value is None:
+        return ImageRead(reference=image)
+    try:
+        user, password = login_of(value, host)
+    except ValueError as error:
+        return ImageRead(reference=image, bad_login=f"the secret {name} is no login at {host}: {error}")
+    return ImageRead(reference=image, user=user, password=password)
 
 
 def _named(spec: JobSpec) -> dict[str, str | None]:

@@ -88,6 +88,15 @@ class DockerEngine:
             self._pulls, lambda: _translated(lambda: self._pull(image, seconds_max, auth))
         )
 
+    async def refusal(self, image: str, *, auth: dict[str, str] | None = None) -> str:
+        """Ask the registry for the image's manifest. Empty, or why it gives none. A pull by a digest that the engine
+        has already asks no registry."""
+        try:
+            await self.call(self.puller.inspect_distribution, image, auth_config=auth)
+        except EngineRefusedError as error:
+            return str(error)
+        return ""
+
     def _pull(self, image: str, seconds_max: float, auth: dict[str, str] | None) -> str:
         """Pull an image. Empty, or why that failed. The time limit is checked at each progress message."""
         repository, tag = _reference(image)

@@ -180,11 +180,23 @@ class DockerRuntime:
             return True
         return True
 
-    async def pull_image(self, name: str, *, user: str, password: str) -> str:
-        auth = {"username": user, "password": password}
+    async def may_use_image(self, name: str, *, tenant: str) -> bool:
+        try:
+            return await self._images.may_use(name, tenant=tenant)
+        except MissingError:
+            return False
+        except EngineRefusedError:
+            return True
+
+    async def pull_image(self, name: str, *, user: str, password: str, tenant: str = "") -> str:
+        if tenant and not self._settings.pull:
+            return "it is not on this node, which fetches none"
+        auth = {"username": user, "password": password} if user else None
+        if await self.has_image(name) and (why := await self._engine.refusal(name, auth=auth)):
+            return why
         why = await self._engine.pull(name, seconds_max=self._settings.pull_seconds_max, auth=auth)
         if not why:
-            await self._images.fetched(name)
+            await self._images.fetched(name, tenant=tenant)
         return why
 
     async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always, why_not: str = "") -> None:

@@ -9,6 +9,7 @@ from typing import Any, cast
 from msgspec import Struct
 
 from weft.domain.contract import DEFAULT_NAMES, THREAD_NAMES
+from weft.messages.images import host_of
 from weft.messages.nodes import StartRun
 from weftd.executor.files import members
 from weftd.executor.files.contexts import hand_over
@@ -37,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 # In the answer of a registry that is there, and has no such image for us. Any other failure may pass.
 NO_SUCH_IMAGE = ("manifest unknown", "name unknown", "repository does not exist", "invalid reference format")
+
+WANTS_LOGIN = ("denied", "unauthorized", "authentication required", "no basic auth credentials", "docker login")
 
 
 class Starter:
@@ -175,7 +178,7 @@ class Starter:
         why = await self._engine.pull(image, seconds_max=self._host.settings.pull_seconds_max)
         if why:
             is_for_good = any(words in why.lower() for words in NO_SUCH_IMAGE)
-            raise Refusal(f"image-missing: {image}: {why}", is_for_good=is_for_good)
+            raise Refusal(f"image-missing: {image}: {why}{login_hint(image, why)}", is_for_good=is_for_good)
         await self._images.fetched(image)
 
     def _make_folders(self, key: RunKey) -> None:
@@ -187,6 +190,12 @@ class Starter:
             os.chmod(self._home.run(key), OF_ANY_USER)
         except OSError as error:
             raise RuntimeUnavailableError(f"cannot make the folders of {key}: {error}") from error
+
+
+def login_hint(image: str, why: str) -> str:
+    """The command that stores a login, if the registry wants one; else empty."""
+    wants = any(words in why.lower() for words in WANTS_LOGIN)
+    return f"; `weft image login {host_of(image)}` stores a login for jobs of your tenant" if wants else ""
 
 
 class _Made(Struct, frozen=True):
