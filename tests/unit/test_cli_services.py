@@ -19,13 +19,14 @@ from weft.messages.http.services import (
     LoanView,
     RequestsView,
     ServiceView,
+    TokensView,
     UnreadyView,
     UpdateView,
 )
 from weftd.cli.__main__ import parse
 from weftd.cli.cli_error import CliError
 from weftd.cli.rendering.context import RenderContext
-from weftd.cli.rendering.services import host, service_lines, service_short
+from weftd.cli.rendering.services import host, service_lines, service_short, tokens_text
 from weftd.cli.spec import spec_of
 
 Said = pytest.CaptureFixture[str]
@@ -195,6 +196,15 @@ def test_a_list_shows_ready_of_wanted_and_the_requests() -> None:
     assert service_short(service(ready=None)) == "?/3 ready"
     updating = UpdateView(revision=2, replaced=1, replicas=3, since=NOW - 5)
     assert service_short(service(update=updating, kept=False)) == "2/3 ready, update 1/3, objective not kept"
+
+
+def test_tokens_are_said_as_far_as_they_are_known() -> None:
+    whole = TokensView(rate_in=820.2, rate_out=140.4, cached=0.64, ttft=0.31, tpot=0.022, waiting=3, kv_used=0.71)
+    assert tokens_text(whole) == (
+        "820/s in, 140/s out; first token 310ms, then 22ms each; 64 % of prompts cached; KV cache 71 % used,"
+        " 3 wait in engines"
+    )
+    assert tokens_text(TokensView(rate_out=3.0)) == "0/s in, 3/s out"
 
 
 def test_everything_about_a_service_is_said_in_words() -> None:

@@ -173,6 +173,33 @@ async def test_the_requests_of_the_last_minute_are_those_of_all_routers(cluster:
     assert requests.p99 == pytest.approx(0.032)
 
 
+async def test_the_tokens_of_a_model_are_shown_and_each_engine_once(cluster: LiveCluster, clock: Clock) -> None:
+    for second in range(61):
+        for router in ("r-1", "r-2"):
+            told = served(
+                router,
+                seq=second,
+                arrived=second,
+                tokens_in=1000 * second,
+                tokens_cached=250 * second,
+                tokens_out=100 * second,
+                first_tokens={20: second},
+                token_times={8: second},
+                replicas=tuple(
+                    ReplicaServed(epoch=0, rank=rank, engine_waiting=2, kv_used=0.3 + 0.2 * rank) for rank in range(2)
+                ),
+            )
+            await cluster.serving.hear_served(told)
+        clock.now += 1
+    requests = cluster.serving.requests(service())
+    assert requests is not None
+    assert requests.tokens is not None
+    tokens = requests.tokens
+    assert (tokens.rate_in, tokens.rate_out, tokens.cached) == (pytest.approx(2000.0), pytest.approx(200.0), 0.25)
+    assert (tokens.ttft, tokens.tpot) == (pytest.approx(0.032), pytest.approx(0.004))
+    assert (tokens.waiting, tokens.kv_used) == (4, 0.5)
+
+
 async def test_the_rate_of_now_is_that_of_the_last_seconds(cluster: LiveCluster, clock: Clock) -> None:
     for second in range(60):
         await cluster.serving.hear_served(served(seq=second, arrived=8 * max(0, second - 49)))

@@ -250,6 +250,7 @@ def test_only_the_front_says_which_model_a_request_names(tmp_path: Any) -> None:
         ("inference", {"name": "m", "adapters": {"a b": "/a"}}, "service.model.adapters"),
         ("inference", {"name": "a model"}, "service.model.name"),
         ("notebook", {"name": "m"}, "service.model"),
+        ("inference", {"name": "m", "tokens_per_minute": 0}, "service.model.tokens_per_minute"),
     ],
 )
 def test_a_model_that_no_client_could_name_is_refused_with_the_field(
@@ -303,3 +304,35 @@ async def test_bodies_of_one_tenant_that_no_service_reads_refuse_no_other_tenant
             writer.close()
         await until(lambda: not front._kept)
     front.close()
+
+
+@pytest.mark.parametrize(
+    ("objective", "model", "field"),
+    [
+        ({"ttft": "500ms", "tpot": "0s"}, True, "objective.tpot"),
+        ({"ttft": "0s"}, True, "objective.ttft"),
+        ({"ttft": "soon"}, True, "objective.ttft"),
+        ({"tpot": "50ms", "latency": "1s", "rate": 1}, True, "objective"),
+        ({"ttft": "500ms"}, False, "objective.ttft"),
+        ({"rate": 1}, True, "objective"),
+        ({"latency": "1s"}, True, "objective"),
+    ],
+)
+def test_an_objective_that_cannot_be_judged_is_refused_with_the_field(
+    objective: dict[str, Any], model: bool, field: str
+) -> None:
+    with pytest.raises(SpecError) as refused:
+        decode_spec(chat(objective, {"model": {"name": "m"}} if model else {}))
+    assert refused.value.field == field
+
+
+def test_an_objective_in_tokens_has_the_words_that_a_service_of_before_needs() -> None:
+    spec = decode_spec(chat({"ttft": "500ms", "tpot": "50ms", "percentile": 95}, {"model": {"name": "m"}}))
+    stored = json.loads(msgspec.json.encode(spec))["objective"]
+    assert stored == {"latency": "500ms", "rate": 1.0, "percentile": 95.0, "ttft": "500ms", "tpot": "50ms"}
+    assert decode_spec(msgspec.json.encode(spec)) == spec
+
+
+def chat(objective: dict[str, Any], service: dict[str, Any]) -> bytes:
+    job = {"name": "chat", "kind": "inference", "command": ["x"], "roles": {"worker": {}}, "service": service}
+    return json.dumps({**job, "objective": objective}).encode()

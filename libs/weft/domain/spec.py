@@ -447,12 +447,18 @@ class Objective(_Strict, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.tpot is not None and self.ttft is None:
             raise ValueError("`tpot` is for the tokens after the first: expected `ttft` beside it")
-        for name, given in (("latency", self.latency), ("rate", self.rate)):
-            if not given and self.ttft is None:
-                raise ValueError(f"Object missing required field `{name}`")
-        if self.ttft is not None:
+        if self.ttft is None:
+            for name, given in (("latency", self.latency), ("rate", self.rate)):
+                if not given:
+                    raise ValueError(f"expected `{name}`, or `ttft` for a service that serves a model")
+        else:
             msgspec.structs.force_setattr(self, "latency", self.latency or self.ttft)
             msgspec.structs.force_setattr(self, "rate", self.rate or 1.0)
+
+    @property
+    def begins(self) -> str:
+        """Within which an answer begins: with its first token where that is promised."""
+        return self.ttft or self.latency
 
     @property
     def ttft_seconds(self) -> float | None:

@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 PIECE_BYTES = 64 << 10
 HEAD_BYTES_MAX = 256 << 10  # Caddy refuses larger ones
+EMBEDDINGS = b"/v1/embeddings"
 LINGER_SECONDS = 5.0  # for the rest of a request that was refused
 DROPPED = frozenset(
     {b"connection", b"expect", b"accept-encoding", b"x-weft-tenant"}
@@ -135,7 +136,9 @@ class Front:
         to_caddy: asyncio.StreamWriter,
     ) -> None:
         assert finder.model is not None, "only what names a model is passed on"
-        more = {"X-Weft-Call": call, "X-Weft-Model": quote(finder.model), "X-Weft-Prompt": finder.prompt}
+        path = head.lines[0].partition(b" ")[2]
+        prompt = "" if path.startswith(EMBEDDINGS) else finder.prompt  # an embedding begins nothing that goes on
+        more = {"X-Weft-Call": call, "X-Weft-Model": quote(finder.model), "X-Weft-Prompt": prompt}
         more["Connection"] = "close"
         inside = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -143,7 +146,7 @@ class Front:
             await asyncio.get_running_loop().sock_connect(inside, str(self._inside))
             begin = [head.told(without=DROPPED, more=more), body.framed(bytes(finder.read))]
             finder.read.clear()
-            reader = AnswerReader(head.lines[0].partition(b" ")[2])
+            reader = AnswerReader(path)
             sends = asyncio.create_task(_sent(begin, kept, from_caddy, body, inside))
             answers = asyncio.create_task(_answered(inside, to_caddy, reader, began))
             try:

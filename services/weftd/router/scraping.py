@@ -8,9 +8,10 @@ from weftd.router.thinking.backends import Backend
 from weftd.router.thinking.engine_metrics import NOTHING, TEXT_BYTES_MAX, engine_load
 from weftd.router.thinking.service_queue import ServiceQueue
 
-AT_ONCE_MAX = 16
+AT_ONCE_MAX = 64
+OF_SERVICE_MAX = 16  # at once: one whose replicas do not answer keeps no other waiting
 ANSWER_SECONDS_MAX = 2.0
-AGAIN_SECONDS = 2.0  # one that tells something is asked again
+AGAIN_SECONDS = 5.0  # one that tells something is asked again
 SILENT_SECONDS = 60.0  # one that tells nothing
 
 
@@ -19,27 +20,30 @@ class EngineReader:
         self._clock = clock
 
     async def read(self, queues: Iterable[ServiceQueue]) -> None:
-        """Ask each replica whose turn it is, a few at once."""
-        now = self._clock()
-        due = [
-            backend
-            for queue in queues
-            if queue.service.models and not queue.service.h2c
-            for backend in queue.backends.values()
-            if backend.replica.takes and not backend.gone and now >= backend.engine_at
-        ]
-        for begin in range(0, len(due), AT_ONCE_MAX):
-            async with asyncio.TaskGroup() as tasks:
-                for backend in due[begin : begin + AT_ONCE_MAX]:
-                    tasks.create_task(self._one(backend))
+        """Ask the replicas whose turn it is, those that have waited longest for it first."""
+        now, due = self._clock(), list[Backend]()
+        for queue in queues:
+            if queue.service.models and not queue.service.h2c:
+                asked = (one for one in queue.backends.values() if one.replica.takes and not one.gone)
+                turns = sorted((one for one in asked if now >= one.engine_at), key=_turn)
+                due += turns[:OF_SERVICE_MAX]
+        async with asyncio.TaskGroup() as tasks:
+            for backend in sorted(due, key=_turn)[:AT_ONCE_MAX]:
+                tasks.create_task(self._one(backend, now))
 
-    async def _one(self, backend: Backend) -> None:
-        text = b""
+    async def _one(self, backend: Backend, now: float) -> None:
+        text, before = b"", backend.engine
         with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 text = await _metrics(backend.replica.address)
         backend.engine = engine_load(text)
-        backend.engine_at = self._clock() + (SILENT_SECONDS if backend.engine == NOTHING else AGAIN_SECONDS)
+        is_silent = backend.engine == before == NOTHING  # one that told before may be late once
+        # A little less than the time between two rounds, so that none is left out by a hair's breadth.
+        backend.engine_at = now + (SILENT_SECONDS if is_silent else 0.75 * AGAIN_SECONDS)
+
+
+def _turn(backend: Backend) -> float:
+    return backend.engine_at
 
 
 async def _metrics(address: str) -> bytes:

@@ -43,6 +43,7 @@ from weft.domain.spec import (
     HangAct,
     JobSpec,
     Kind,
+    Objective,
     ResizeHow,
     ServedModel,
     is_of_the_container,
@@ -188,10 +189,9 @@ def _check_objective(spec: JobSpec) -> None:
         raise SpecError("objective", f"is for kind inference, this is {spec.kind}")
     if spec.objective is None:
         return
-    for field in ("latency", "ttft", "tpot"):
-        text = getattr(spec.objective, field)
-        if text is not None and duration_seconds(text) == 0:
-            raise SpecError(f"objective.{field}", "no request is answered in no time")
+    for field, text in _times_of(spec.objective):
+        if duration_seconds(text) == 0:
+            raise SpecError(field, "no request is answered in no time")
     if spec.objective.ttft is not None and (spec.service is None or spec.service.model is None):
         raise SpecError("objective.ttft", "is read from the answers of a model: name it in service.model")
 
@@ -400,11 +400,19 @@ def _durations(spec: JobSpec) -> Iterable[tuple[str, str]]:
     if spec.time_limit is not None:
         yield "time_limit", spec.time_limit
     if spec.objective is not None:
-        for field in ("latency", "ttft", "tpot"):
-            if (text := getattr(spec.objective, field)) is not None:
-                yield f"objective.{field}", text
+        yield from _times_of(spec.objective)
     if spec.recurs is not None:
         yield "schedule.start_within", spec.recurs.start_within
+
+
+def _times_of(objective: Objective) -> Iterable[tuple[str, str]]:
+    """Its durations by their fields, as far as the user wrote them."""
+    if objective.latency != objective.ttft:
+        yield "objective.latency", objective.latency
+    if objective.ttft is not None:
+        yield "objective.ttft", objective.ttft
+    if objective.tpot is not None:
+        yield "objective.tpot", objective.tpot
 
 
 def _check_text(spec: JobSpec) -> None:

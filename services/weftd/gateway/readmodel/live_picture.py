@@ -319,7 +319,7 @@ class LivePicture:
         return LiveService(
             rate=None if requests is None else round(requests.rate, 2),
             p_ms=None if seconds is None else round(1000 * seconds, 1),
-            objective_ms=None if objective is None else round(1000 * duration_seconds(objective.latency), 3),
+            objective_ms=None if objective is None else round(1000 * duration_seconds(objective.begins), 3),
             ready=view.ready,
             wanted=view.wanted,
             lent=sum(loan.gpus for loan in job.loans),

@@ -324,7 +324,7 @@ def goal_of(job: Job) -> Goal:
         least=role.replicas.least,
         most=role.replicas.most,
         concurrency=job.spec.service.concurrency,
-        latency=None if objective is None else duration_seconds(objective.ttft or objective.latency),
+        latency=None if objective is None else duration_seconds(objective.begins),
         tpot=None if objective is None else objective.tpot_seconds,
         percentile=99.0 if objective is None else objective.percentile,
         rate=None if objective is None else objective.rate,

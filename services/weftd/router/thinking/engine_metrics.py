@@ -3,14 +3,14 @@ vLLM, SGLang and llama.cpp give them. A job writes this text: a number that cann
 
 import math
 import re
+from itertools import islice
 
 from msgspec import Struct
 
-TEXT_BYTES_MAX = 1 << 20
-LINES_MAX = 20_000
+TEXT_BYTES_MAX = 512 << 10  # a longer text counts as nothing
+LINES_MAX = 2000  # with these names
 QUEUE_MAX = 1_000_000
 
-_LINE = re.compile(rb"(vllm|sglang|llamacpp):([a-z_]{1,80})(?:\{[^\n]*\})?[ \t]+([0-9.eE+-]{1,32})(?:[ \t]|$)")
 NAMES = {  # the place of each metric here; the newer names first
     b"num_requests_running": "running",
     b"num_running_reqs": "running",
@@ -23,6 +23,9 @@ NAMES = {  # the place of each metric here; the newer names first
     b"token_usage": "kv_used",
     b"kv_cache_usage_ratio": "kv_used",
 }
+_LINE = re.compile(
+    rb"^(?:vllm|sglang|llamacpp):(%b)(?:\{[^\n]*\})?[ \t]+([0-9.eE+-]{1,32})[ \t\r]*$" % b"|".join(NAMES), re.MULTILINE
+)
 LARGEST = frozenset({"kv_used"})  # several with one name and other labels: the largest counts, else their sum
 
 
@@ -40,12 +43,8 @@ NOTHING = EngineLoad()
 def engine_load(text: bytes) -> EngineLoad:
     """`NOTHING` if none of the names is there with a number that can be."""
     found: dict[str, float] = {}
-    for line in text[:TEXT_BYTES_MAX].split(b"\n", LINES_MAX)[:LINES_MAX]:
-        match = _LINE.match(line)
-        place = None if match is None else NAMES.get(match[2])
-        if match is None or place is None:
-            continue
-        value = _number(match[3])
+    for match in islice(_LINE.finditer(text), LINES_MAX) if len(text) <= TEXT_BYTES_MAX else ():
+        place, value = NAMES[match[1]], _number(match[2])
         if value is None or (place == "kv_used" and value > 1.0):
             continue
         before = found.get(place, 0.0)

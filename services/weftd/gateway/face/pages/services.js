@@ -181,6 +181,7 @@ function cardParts(job, now, cost) {
     facts([
       ["requests", requestsText(service.requests)],
       ["latency", latencyView(service)],
+      ["tokens", tokensText(service.requests?.tokens)],
       ["replicas", replicasView(service)],
       ["borrowed", loansView(service.loans ?? [], now)],
       ["sized for", service.sized_for ? causeText(service.sized_for) : ""],
@@ -211,19 +212,32 @@ function requestsText(requests) {
   return `${parts.join(", ")} (in the last ${duration(requests.seconds)})`;
 }
 
+function tokensText(tokens) {
+  if (!tokens) return "";
+  const { rate_in, rate_out, ttft, tpot, cached, kv_used, waiting } = tokens;
+  return [
+    `${Math.round(rate_in ?? 0)}/s in, ${Math.round(rate_out ?? 0)}/s out`,
+    Number.isFinite(ttft) && `first token ${latency(ttft)}${Number.isFinite(tpot) ? `, then ${latency(tpot)} each` : ""}`,
+    Number.isFinite(cached) && `${Math.round(100 * cached)} % of prompts cached`,
+    Number.isFinite(kv_used) && `KV cache ${Math.round(100 * kv_used)} % used`,
+    Number.isFinite(waiting) && `${waiting} wait in engines`,
+  ].filter(Boolean).join(", ");
+}
+
 // The objective as a bar: full is where it is broken.
 function latencyView(service) {
   const { objective, requests } = service;
   if (!objective) return requests?.p99 ? `p99 ${latency(requests.p99)}, no objective` : "no objective";
-  const promise = `${text(objective.percentile)} % within ${clean(objective.latency)}`;
+  const begins = objective.ttft ?? objective.latency;
+  const promise = `${text(objective.percentile)} % within ${clean(begins)}`;
   const has = requests?.objective;
   if (has === null || has === undefined) return `${promise} is the objective; ${requests?.arrived ? "no answer was timed lately" : "nothing arrived lately"}`;
   const allowed = objectiveMs(service);
-  return bar(allowed ? (has * 1000) / allowed : 0, `${latency(has)} of ${clean(objective.latency)}, for ${text(objective.percentile)} % of requests`, { kind: service.kept === false ? "bad" : "" });
+  return bar(allowed ? (has * 1000) / allowed : 0, `${latency(has)} of ${clean(begins)}, for ${text(objective.percentile)} % of requests`, { kind: service.kept === false ? "bad" : "" });
 }
 
 function objectiveMs(service) {
-  const found = /^([0-9.]+)(ms|s|m|h|d)$/.exec(service?.objective?.latency ?? "");
+  const found = /^([0-9.]+)(ms|s|m|h|d)$/.exec(service?.objective?.ttft ?? service?.objective?.latency ?? "");
   return found ? Number(found[1]) * { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }[found[2]] : null;
 }
 
