@@ -112,6 +112,11 @@ export function estimateBar(estimate, now, { before = "" } = {}) {
     h("span", { class: "words" }, `${before}${words}`));
 }
 
+// A word of a command, quoted so that a shell takes it as it is: others may have named what it names.
+export function shellWord(word) {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
+}
+
 // A command to copy, with its button.
 export function commandToCopy(command, { block = false } = {}) {
   const button = h("button", { type: "button", class: "quiet small", ariaLabel: `Copy: ${command.split("\n")[0].slice(0, 60)}`, onclick: async () => {

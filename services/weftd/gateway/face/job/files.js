@@ -4,7 +4,7 @@ import { ApiError, api, request } from "../api.js";
 import { ago, bytes, clean, clear, h, moment } from "../dom.js";
 import { toast } from "../notice.js";
 import { failureText, table } from "../parts.js";
-import { commandToCopy, emptyView } from "../words.js";
+import { commandToCopy, emptyView, shellWord } from "../words.js";
 
 const BROWSER_MAX = 256 << 20; // a larger file is fetched by the command line: a browser would keep it in memory
 const SHOWN_MAX = 1000;
@@ -34,7 +34,7 @@ export function filesView(jobId) {
         file.bytes <= BROWSER_MAX ? h("button", { type: "button", class: "small", ariaLabel: `Download ${clean(file.path)}`, onclick: () => download(file) }, "Download") : h("span", { class: "muted" }, "by weft cp"),
       ]);
       show(`On ${clean(view.node)}, of rank ${view.rank ?? 0}.${view.next ? ` The first ${SHOWN_MAX} are shown.` : ""}`,
-        [table("Files of the job", ["File", "#Size", "Written", ""], rows), commandToCopy(`weft cp ${clean(job.name)}:${clean(files[0].path)} .`)]);
+        [table("Files of the job", ["File", "#Size", "Written", ""], rows), commandToCopy(`weft cp ${shellWord(`${clean(job.name)}:${clean(files[0].path)}`)} .`)]);
     } catch (error) {
       if (signal.aborted) return;
       if (error.status === 404) return show("", [emptyView("No files", `${clean(error.reason)}.`)]); // the node has none

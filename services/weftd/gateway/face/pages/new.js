@@ -5,6 +5,7 @@ import { clean, clear, clock, count, h } from "../dom.js";
 import { toYaml } from "../job/yaml.js";
 import { toast } from "../notice.js";
 import { failureText } from "../parts.js";
+import { shellWord } from "../words.js";
 
 const CHECK_MS = 350; // after the last key
 const YAML = "application/yaml";
@@ -213,7 +214,7 @@ function without(object) {
 
 // A command as one line, and back: words with spaces or quotes are quoted as for a shell.
 export function joined(command) {
-  return (command ?? []).map((word) => (/^[\w@%+=:,./{}$-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)).join(" ");
+  return (command ?? []).map((word) => (/^[\w@%+=:,./{}$-]+$/.test(word) ? word : shellWord(word))).join(" ");
 }
 
 export function words(line) {
