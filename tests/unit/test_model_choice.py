@@ -13,7 +13,7 @@ from tests.support.nodes import ScriptedNode
 from tests.support.scheduler import World
 from tests.unit.test_scheduler_loop import World as DeskWorld
 from weft.domain.classes import WORKLOAD_LABEL
-from weft.messages.signals import Curve, CurvePoint, WorkloadClass
+from weft.messages.signals import Curve, CurvePoint, GpuScore, WorkloadClass
 from weft.planning import awaiting
 from weft.planning.capacity import FreeCapacity
 from weft.planning.finding import find
@@ -192,10 +192,13 @@ def test_a_job_that_checkpoints_moves_to_a_faster_model_that_comes_free() -> Non
 # waiting for a faster model
 
 
-def waiting_for_a100(limit: str = "1h", busy: str = "10m", **fields: Any) -> World:
-    """Both A100 are busy for ten minutes at most; they are four times as fast for a job of an hour as the free T4."""
+def waiting_for_a100(limit: str = "1h", busy: str = "10m", slow: float = 1.0, **fields: Any) -> World:
+    """Both A100 are busy for ten minutes at most; they are four times as fast for a job of an hour as the free T4, and
+    `slow` times as slow as the typical A100."""
     w = pool_of_two_models()
     w.core.cluster_state.learn_ratios([shown("w", 0.25)])
+    scores = [GpuScore(node_id="node-2", gpu_index=gpu, job_class="compute", score=slow) for gpu in range(2)]
+    w.core.cluster_state.rescore(scores)
     labels = {"labels": {WORKLOAD_LABEL: "w"}}
     w.submit("j-1", gpus=2, spec={**labels, "time_limit": busy})
     w.round()
@@ -227,6 +230,7 @@ def test_a_job_waits_for_a_full_faster_model_that_saves_twice_the_wait_and_says_
     [
         ({"busy": "30m"}, "30 minutes are more than half of the 45 that it saves"),
         ({"limit": "20m"}, "10 minutes are more than half of the 15 that it saves"),
+        ({"slow": 3.0}, "10 minutes are more than half of the 15 that these slow A100 save"),
         ({"checkpoints": {"on_stop": True}}, "it moves later"),
         ({"gpu_model": ["T4", "A100"]}, "its user prefers T4"),
         ({"gpu_model": "!A100"}, "it may not have the faster one"),

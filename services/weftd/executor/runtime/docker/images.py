@@ -23,7 +23,7 @@ from weftd.executor.runtime.docker.engine import DockerEngine, EngineRefusedErro
 logger = logging.getLogger(__name__)
 
 NOTE_BYTES_MAX = 8192
-TENANTS_MAX = 100  # of an image: the others pull it again, and their note fits into its bytes
+TENANTS_MAX = 100  # tenants noted for one image, so that the note fits into its bytes; others pull it again
 
 
 class Fetched(Struct, frozen=True, kw_only=True, omit_defaults=True):
