@@ -96,7 +96,7 @@ def test_a_size_is_taken_just_if_every_role_may_have_it(size: dict[str, int], ru
 
 def test_a_submission_that_cannot_use_its_range_is_taken_with_a_note() -> None:
     note, _ = notes_on(spec(role=RANGE))
-    assert "takes no other size while it runs" in note
+    assert "its size cannot change while it runs" in note
     assert "checkpoints" in note
     assert notes_on(spec(role=RANGE, **LIVE, **SAVES)) == notes_on(spec(role=RANGE, **SAVES)) == ()
     assert notes_on(spec(role={"replicas": {"min": 1, "want": 2}}, **SAVES)) == ()  # it only starts with fewer

@@ -144,7 +144,7 @@ def test_the_scheduler_says_which_models_it_considered_and_why_it_took_this_one(
     w.round()
     nodes, sentence, speed = why(w, "j-1")
     assert (nodes, speed) == ({"node-2"}, 1.0)
-    assert "on A100, the fastest model for it: the others, relative to it: T4 (0.25)" in sentence
+    assert "on A100, the fastest model for it; the others, relative to it: T4 (0.25)" in sentence
     w.submit("j-2", gpus=2, spec={"labels": {WORKLOAD_LABEL: "w"}})
     w.round()
     nodes, sentence, speed = why(w, "j-2")
