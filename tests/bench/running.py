@@ -1,8 +1,8 @@
 """The whole cluster, end to end: HTTP in, real processes run, events out. 64 emulated GPUs, the process runtime.
 
 Rates say little on a machine that others use too; the processor time of a job, summed over Weft's processes and both
-servers, says more. Beside it stand the CPU time of the job itself (a shell and `true`) and the counts of Postgres:
-transactions, rows, bytes of its write-ahead log and syncs.
+servers, says more. The shell and `true` of the job itself are reported beside it, and the counts of Postgres: its
+transactions, rows, and the log of changes with its syncs.
 """
 
 import asyncio

@@ -23,7 +23,7 @@ from weftd.executor.runtime.docker.engine import DockerEngine, EngineRefusedErro
 logger = logging.getLogger(__name__)
 
 NOTE_BYTES_MAX = 8192
-TENANTS_MAX = 100  # tenants noted for one image, so that the note fits into its bytes; others pull it again
+TENANTS_MAX = 100  # tenants in a note, so that it fits into its bytes; the others pull the image again
 
 
 class Fetched(Struct, frozen=True, kw_only=True, omit_defaults=True):
