@@ -232,7 +232,7 @@ async def refused(connection: asyncpg.Connection, statement: str) -> bool:
 async def test_a_role_writes_what_is_its_own_and_nothing_else(server: Server, role: str) -> None:
     may = MAY_WRITE[role]
     tables = await columns(server)
-    assert len(tables) == 39
+    assert len(tables) == 40
     connection = await server.connect(role)
     wrong: list[str] = []
     for table, of_table in tables.items():

@@ -29,7 +29,7 @@ def test_an_image_is_stored_below_the_tenant_without_its_host(name: str, stored:
 
 @pytest.mark.parametrize("name", ["", "Train", "--help", "a b", f"train@sha256:{'0' * 64}", "a/../b", "ghcr.io/", "x:"])
 def test_a_name_that_cannot_be_stored_is_refused(name: str) -> None:
-    with pytest.raises(CliError, match="is no name of an image"):
+    with pytest.raises(CliError, match="expected the name of an image"):
         _stored_name(name, PREFIX)
 
 

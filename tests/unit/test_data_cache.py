@@ -115,7 +115,7 @@ async def test_the_cache_has_a_bound_and_never_drops_what_a_run_uses(store: Obje
     assert not first.exists()
     assert node.copies == 1
     store.put("huge/d.bin", os.urandom(5 * MIB))
-    with pytest.raises(NoDataError, match=f"s3://{BUCKET}/huge has 5MiB; the cache of this node holds 4MiB"):
+    with pytest.raises(NoDataError, match=f"s3://{BUCKET}/huge has 5MiB; the cache of this node has 4MiB"):
         await node.bring(wants(url=f"s3://{BUCKET}/huge"))
 
 
@@ -204,7 +204,7 @@ async def test_a_copy_that_one_start_gave_up_is_made_once_by_those_that_wait_for
         second = asyncio.create_task(cache.bring(wants(rank=1), permitted=lambda: True))
         await until(lambda: any(lock._waiters for lock in cache._locks.values()))
         node.wanted = False
-        with pytest.raises(RuntimeUnavailableError, match="nobody wants it"):
+        with pytest.raises(RuntimeUnavailableError, match="no run needs it any more"):
             await first
         await until(lambda: bool(cache._reserved))
         third = asyncio.create_task(cache.bring(wants(rank=2), permitted=lambda: True))

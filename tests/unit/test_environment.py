@@ -221,14 +221,14 @@ def spec(**fields: object) -> JobSpec:
 def test_a_submission_notes_the_variables_of_which_weft_has_a_value_too() -> None:
     env = {"RANK": "7", "MASTER_PORT": "29500", "MINE": "1", "OMP_NUM_THREADS": "2"}
     (note,) = notes_on(spec(env=env, roles={"worker": {"replicas": {"want": 2}}}))
-    assert note == "MASTER_PORT and RANK are set by the job; Weft's values are not used"
+    assert note == "MASTER_PORT and RANK are set by the job; Weft's own values are not used"
     assert notes_on(spec(env=env)) == (), "the only replica finds no value of Weft"
     (note,) = notes_on(
         spec(
             kind="batch", roles={"worker": {"replicas": {"want": 2}, "gpus": 2, "env": {"NODE_RANK": "1", "RANK": "1"}}}
         )
     )
-    assert note == "NODE_RANK is set by the job; Weft's value is not used", "several GPUs: no value of Weft for RANK"
+    assert note == "NODE_RANK is set by the job; Weft's own value is not used", "several GPUs: Weft sets no RANK"
     (note,) = notes_on(spec(env={"CUDA_VISIBLE_DEVICES": "0"}))
     assert note == "CUDA_VISIBLE_DEVICES is Weft's to set; the job's value is not used where Weft has one"
 

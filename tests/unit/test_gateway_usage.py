@@ -131,7 +131,7 @@ async def test_many_jobs_are_read_in_parts_and_too_many_are_refused_by_the_field
     await account_of(store, 0.0, 60.0)
     assert store.asked == [JOBS_AT_ONCE, JOBS_AT_ONCE, 1]
     store = Many(JOBS_MAX + 1)
-    with pytest.raises(Exception, match="ask for less") as refused:
+    with pytest.raises(Exception, match="ask for a shorter time") as refused:
         await account_of(store, 0.0, 60.0)
     assert getattr(refused.value, "field", None) == "seconds"
     assert store.asked == []

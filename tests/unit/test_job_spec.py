@@ -469,7 +469,7 @@ def test_shared_memory_that_nobody_asked_for_is_half_of_the_memory_within_a_boun
         ({"nproc": True}, "ulimits.nproc", "expected a whole number or text, got true or false"),
         ({"stack": "64"}, "ulimits.stack", "expected a size such as 64MiB, 0 or unlimited"),
         ({"stack": -1}, "ulimits.stack", "must be 0 to 1000000000000000, got -1"),
-        ({"memlock": "2000TiB"}, "ulimits", "memlock 2000TiB is more than 1000000000000000: say unlimited"),
+        ({"memlock": "2000TiB"}, "ulimits", "memlock 2000TiB is more than 1000000000000000: use unlimited"),
     ],
 )
 def test_a_ulimit_that_means_nothing_is_refused_by_its_name(ulimits: dict[str, object], field: str, why: str) -> None:

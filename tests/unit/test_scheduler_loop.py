@@ -284,7 +284,7 @@ async def test_a_job_whose_step_no_column_holds_fails_by_itself_and_nothing_is_l
     assert await w.state("j-bad") is JobState.FAILED
     assert w.store.reads == loads
     story = await w.store.story("j-bad")
-    assert any(b"the store refused the step" in bytes(told.data) for told in story)
+    assert any(b"the store refused its next step" in bytes(told.data) for told in story)
     w.scheduler_loop.core.cluster_state.check()
     assert not w.node.live or [key[0] for key in w.node.live] == ["j-good"]
     assert await w.store.asks(pool="default", limit=10) == []

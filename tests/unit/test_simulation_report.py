@@ -111,7 +111,7 @@ def test_a_page_needs_no_network_and_runs_nothing(tmp_path: Path) -> None:
 def test_a_page_says_what_was_found_and_that_no_hardware_was_asked(tmp_path: Path) -> None:
     write_report(two(), tmp_path / "out.html")
     html = (tmp_path / "out.html").read_text()
-    found = r"<h1>Jobs wait [\d.]+ min → [\d.]+ min in the mean, slowdown ×[\d.]+ → ×[\d.]+ \(p99\) with las\+weft-best"
+    found = r"<h1>Jobs wait [\d.]+ min → [\d.]+ min on average, slowdown ×[\d.]+ → ×[\d.]+ \(p99\) with las\+weft-best"
     assert re.search(found, html), "both in one unit"
     assert "simulated cluster, no hardware" in html
     assert "a &lt;trace&gt;: 12 jobs on 2 × 4 = 8 GPUs" in html

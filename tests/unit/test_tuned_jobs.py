@@ -198,7 +198,7 @@ def test_an_envelope_of_nothing_is_one() -> None:
 
 def test_a_sum_of_what_is_sent_needs_a_cap_of_everybody() -> None:
     body = b"name: a\ncommand: [run]\nroles: {ps: {egress: 1MB}, worker: {}}\ntuning: {egress_total: 2MB}\n"
-    with pytest.raises(SpecError, match="role worker has no egress") as refused:
+    with pytest.raises(SpecError, match="role worker has no `egress`") as refused:
         decode_spec(body, content="yaml")
     assert refused.value.field == "tuning.egress_total"
 

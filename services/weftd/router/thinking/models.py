@@ -99,7 +99,7 @@ def refusal_of(path: str, method: str) -> Refused | None:
     else:
         there = ", ".join((LIST, *OPENAI_CALLS))
         return Refused(404, f"there is nothing at this path: the router has {there}; all else is at /s/JOB/")
-    return None if method == allowed else Refused(405, f"this path takes {allowed} alone")
+    return None if method == allowed else Refused(405, f"this path allows only {allowed}")
 
 
 MARKS_MAX = 1_000_000
