@@ -2,8 +2,8 @@
 
 A real gateway over a real NATS and a real Postgres, and a real Chromium that keeps nothing of earlier visits: the bytes
 and the time of the first view, with 10 jobs in the queue and with 20,000; with 20,000 rows, the time from a key or a
-click to the picture that answers it: filtering, opening a job, another tab of it; and what axe finds that is serious.
-The fixed part of an interaction is what the page waits for before it asks (a filter: until the typing pauses).
+click to the frame after the one that answers it: filtering, opening a job, another tab of it; and what axe finds that
+is serious. The time begins with the event in the page, so that the driver of the browser does not count.
 """
 
 import argparse
@@ -30,7 +30,6 @@ WEIGHT_KIB_MAX = 250
 FIRST_MS_MAX = 1000
 INTERACTION_MS_MAX = 100
 BUSY = "status of 5"  # a machine that others use makes the store late; the page asks again
-TYPING_MS = 250  # the filter waits for so long after a key
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -100,7 +99,7 @@ async def _interactions(browser: Browser, cluster: Large, chance: random.Random,
             wanted = f"-{chance.randrange(100, 999)}"
             typing = partial(window.page.get_by_label("Text").fill, wanted)
             shown = "wanted => document.querySelector('[role=grid] a')?.title.includes(wanted)"
-            found["filter"].append(await _until(window, typing, shown, wanted) - TYPING_MS)
+            found["filter"].append(await _until(window, typing, shown, wanted))
             link = window.rows.first.get_by_role("link").first
             opened = "() => document.querySelector('[role=tablist]')?.checkVisibility()"
             found["open a job"].append(await _until(window, link.click, opened, ""))
@@ -110,16 +109,21 @@ async def _interactions(browser: Browser, cluster: Large, chance: random.Random,
             await window.go("queue")
             await window.rows.first.wait_for()
     return {
-        f"{name} at {MANY} rows, median (ms)": Aim(value=round(max(0.0, quantile(values, 0.5))), aim=INTERACTION_MS_MAX)
+        f"{name} at {MANY} rows, median (ms)": Aim(value=round(quantile(values, 0.5)), aim=INTERACTION_MS_MAX)
         for name, values in found.items()
     }
 
 
 async def _until(window: Dashboard, act: Callable[[], Awaitable[None]], condition: str, given: str) -> float:
-    """Milliseconds from an act to the first frame in which the condition holds, as the page itself has it."""
+    """Milliseconds from the first click or key of an act until a frame in which the condition holds is painted."""
     watching = f"""given => new Promise(done => {{
-        const began = performance.now(), holds = {condition};
-        (function look() {{ holds(given) ? done(performance.now() - began) : requestAnimationFrame(look); }})();
+        let began = null;
+        const holds = {condition}, note = event => {{ began ??= event.timeStamp; }};
+        for (const kind of ["click", "input"]) addEventListener(kind, note, {{ capture: true, once: true }});
+        (function look() {{
+            if (began === null || !holds(given)) requestAnimationFrame(look);
+            else requestAnimationFrame(() => done(performance.now() - began));
+        }})();
     }})"""
     waits = asyncio.ensure_future(window.page.evaluate(watching, given))
     await asyncio.sleep(0)

@@ -43,19 +43,19 @@ export function mount(root, context) {
   const ending = lastWords(params.id, () => pages.show("logs"));
   const terminal = terminalView(params.id);
   const specification = specificationView();
-  const pastNote = h("p", { class: "muted", hidden: true }, "Of the output there is no past: this is what is there now.");
+  const pastNote = h("p", { class: "muted", hidden: true }, "The log has no past: this is its present state.");
   const whyBox = section("Why", why.element);
   const ranksBox = section("Ranks and GPUs", verdicts.element, ranks.element);
   const about = slot("div", {});
   const noMetrics = h("section", { class: "panel", hidden: true }, emptyView("Nothing was measured yet",
-    "The numbers that a job reports are curves here once it runs: a line in WEFT_PROGRESS, or this from Python.", "weft.step(step, loss=loss)"));
+    "Numbers that a job reports appear here as curves. It reports them as lines in WEFT_PROGRESS, or from Python:", "weft.step(step, loss=loss)"));
   const pages = tabs("Parts of the job", {
     overview: ["Overview", h("div", { class: "job-top" }, h("div", { class: "stack" }, ending.element, whyBox), section("About it", about.element))],
     metrics: ["Metrics", h("div", { class: "stack" }, noMetrics, metrics.element, charts.element)],
     logs: ["Logs", section("Output", pastNote, log.element)],
     ranks: ["Ranks", ranksBox],
     terminal: ["Terminal", terminal.element],
-    story: ["Story", section("What happened to it", story.element)],
+    story: ["Story", section("Event history", story.element)],
     files: ["Files", files.element],
     spec: ["Spec", specification.element],
   }, { first: params.tab, onShow: (name) => {
@@ -83,14 +83,15 @@ export function mount(root, context) {
     const at = time.at;
     try {
       const job = await time.load(api(time.path(path), { signal }));
+      if (at !== time.at) return;
       const changed = known.job?.version !== job.version || known.job?.state !== job.state;
       known.job = job;
-      if (at === null && (changed || performance.now() - known.toldAt > EXPLAIN_MS)) {
-        known.told = await api(`${path}/explain`, { signal });
-        known.toldAt = performance.now();
-      }
-      if (job.version > known.version) await readStory(path, signal);
-      if (at === null) await readGpus(job, signal);
+      if (!known.told) show(at); // at once: an explanation in a long queue, and a long story, take longer
+      await Promise.all([
+        at === null && (changed || performance.now() - known.toldAt > EXPLAIN_MS) ? readReasons(path, signal) : null,
+        job.version > known.version ? readStory(path, signal) : null,
+        at === null ? readGpus(job, signal) : null,
+      ]);
       if (at !== time.at) return;
       trouble.show("", () => []);
     } catch (error) {
@@ -110,6 +111,11 @@ export function mount(root, context) {
   function notHere(error, said) {
     if (error.status === 404 && error.field === "at") return `${clean(error.reason)}.`;
     return error.status === 404 ? `There is no job ${clean(params.id)} that you may see.` : said;
+  }
+
+  async function readReasons(path, signal) {
+    known.told = await api(`${path}/explain`, { signal });
+    known.toldAt = performance.now();
   }
 
   async function readStory(path, signal) {
@@ -137,9 +143,10 @@ export function mount(root, context) {
     head.show([job, end, isPast, Math.floor(now / 5)], () => headParts(job, end, now));
     about.show([job, Math.floor(now / 5)], () => aboutParts(job, now));
     actions.update(job, isPast);
-    whyBox.firstElementChild.textContent = job.state === "queued" ? "Why it waits" : FINAL.has(job.state) ? "Why it ended" : "Why it is where it is";
+    whyBox.firstElementChild.textContent = job.state === "queued" ? "Why it waits" : FINAL.has(job.state) ? "Why it ended" : "Why it runs there";
     if (isPast) why.show([job.version, "past"], () => pastReasonsView(job));
     else if (told) why.show([told, Math.floor(now / 15)], () => reasonsView(told, now));
+    else why.show("asked", () => h("p", { class: "muted" }, clean(job.waiting_for?.sentence) || "…"));
     story.update(isPast ? known.story.filter((event) => event.data.version <= job.version) : known.story, { now, names: namesOf(known.story) });
     const runs = job.runs ?? [];
     terminal.update(job, isPast);
@@ -251,7 +258,7 @@ function chartsView(changed, known) {
   const said = h("p", { class: "muted", role: "status" });
   const grid = h("div", { class: "panels" }, Object.values(charts).map((chart) => chart.element), curve.element);
   const element = h("section", { class: "panel" },
-    h("div", { class: "row" }, h("h2", {}, "How it goes"), h("label", { htmlFor: "chart-span" }, "show"), span), said, speed, grid);
+    h("div", { class: "row" }, h("h2", {}, "Speed and use"), h("label", { htmlFor: "chart-span" }, "show"), span), said, speed, grid);
 
   return {
     element,
@@ -271,9 +278,9 @@ function chartsView(changed, known) {
           if (any) charts[name].update(series, { from: beginOf(series, found.ends, known.seconds), to: found.ends });
         }
         const none = !points.length && Object.values(charts).every((chart) => chart.element.hidden);
-        said.textContent = none ? (FINAL.has(job.state) || job.state === "queued" ? "It does not run: nothing was measured lately." : "Nothing has been measured yet.") : "";
+        said.textContent = none ? (FINAL.has(job.state) || job.state === "queued" ? "It does not run, so there are no new measurements." : "Nothing has been measured yet.") : "";
       } catch (error) {
-        if (!signal.aborted) said.textContent = `The figures over time are not there: ${failureText(error)}`;
+        if (!signal.aborted) said.textContent = `The charts are missing: ${failureText(error)}`;
       }
     },
   };

@@ -1,4 +1,4 @@
-// The queue page: jobs in the order in force, with the reason and the estimate, and what would help the chosen one. Rows
+// The queue page: jobs in the current order, with the reason and the estimate, and what would help the chosen one. Rows
 // are virtual: only those in sight are in the page, and only the windows around them are asked for.
 
 import { selection } from "../bulk.js";
@@ -12,6 +12,7 @@ const WINDOWS_MAX = 12; // kept in memory
 const BEYOND = 6; // rows drawn above and below those in sight
 const REFRESH_MS = 1000;
 const RETRY_MS = 3000; // after a request that failed, the next one
+const TYPING_MS = 100; // between two requests while a filter is typed: the first key asks at once
 const FILTERS = ["tenant", "kind", "state", "label", "text"];
 const KINDS = ["training", "inference", "notebook", "batch"];
 const COLUMNS = ["Place", "Job", "Tenant", "Kind", "GPUs", "Waits", "Start", "Why"];
@@ -54,7 +55,7 @@ export function mount(root, { api, live, session, time, go, params, setParams })
 
   let frame = 0;
   const refresh = paced(() => { if (!document.hidden) load(true); }, REFRESH_MS);
-  const refilter = paced(() => { setParams(filters); begin(); }, 250);
+  const refilter = paced(() => { setParams(filters); begin(); }, TYPING_MS);
   const watch = new ResizeObserver(() => {
     measure();
     if (active >= 0) bringIntoSight();
@@ -206,7 +207,7 @@ export function mount(root, { api, live, session, time, go, params, setParams })
     const many = arrays && total > 1 ? `${text(total)} jobs and arrays` : arrays ? "1 array" : count(total, "job");
     const what = filters.state && filters.state !== "queued" ? many : `${many} wait${total === 1 ? "s" : ""}`;
     if (time.at !== null) return `${count(total, "job")} as of ${moment(time.at)}: the first hundred of those that waited, and of those that ran`;
-    return `${what}, in the order in force${order ? ` (${clean(order)})` : ""}`;
+    return `${what}, in the current order${order ? ` (${clean(order)})` : ""}`;
   }
 
   // Keyboard
