@@ -77,7 +77,7 @@ async def test_the_same_key_is_the_same_array(world: World) -> None:
 
 
 async def test_an_array_that_is_more_than_its_tenant_may_have_is_stored_not_at_all(world: World) -> None:
-    with pytest.raises(TenantFullError, match=r"jobs_open_max: 0 .*, 2 may, and these are 3 more"):
+    with pytest.raises(TenantFullError, match=r"jobs_open_max: 0 .*, of at most 2, and these are 3 more"):
         await submit(world, "a-1", allowance=Allowance(jobs_open_max=2))
     with pytest.raises(TenantFullError, match="spec_bytes_max"):
         await submit(world, "a-1", allowance=Allowance(spec_bytes_max=500))

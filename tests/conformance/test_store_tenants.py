@@ -35,7 +35,7 @@ async def use(world: World, tenant: str = "alice") -> Use:
 async def test_a_tenant_with_as_many_jobs_open_as_it_may_is_refused_and_nothing_is_stored(world: World) -> None:
     await submit(world, "j-1", TWO_JOBS)
     await submit(world, "j-2", TWO_JOBS)
-    with pytest.raises(TenantFullError, match="jobs_open_max: 2 jobs of this tenant wait or run, 2 may"):
+    with pytest.raises(TenantFullError, match="jobs_open_max: 2 jobs of this tenant wait or run, of at most 2"):
         await submit(world, "j-3", TWO_JOBS)
     assert len(await world.gateway.events()) == 2
     assert await world.gateway.job("j-3") is None

@@ -83,4 +83,4 @@ async def test_a_submission_notes_the_variables_that_replace_those_of_weft(clust
         "run", "--replicas", "2", "-e", "RANK=7", "-f", "--", "sh", "-c", "[ $RANK = 7 ] && echo kept $MASTER_ADDR"
     )
     assert (ran.status, ran.out) == (0, "kept 127.0.0.1\n"), ran.err
-    assert "note: RANK is set by the job; Weft's value is not used\n" in ran.err
+    assert "note: RANK is set by the job; Weft's own value is not used\n" in ran.err

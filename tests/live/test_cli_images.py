@@ -134,7 +134,8 @@ def private(contained: Contained, tmp_path: Path) -> Iterator[str]:
     server = RegistryServer(tmp_path, hashed_password=HASHED)
     made = f"127.0.0.1:{server.port}/team/train"
     try:
-        contained.engine.images.get(BASE).tag(made, "7")
+        own = f"FROM {BASE}\nENV MADE={uuid.uuid4().hex}".encode()  # other tests pull the base without a login
+        contained.engine.images.build(fileobj=io.BytesIO(own), tag=f"{made}:7")
         told = contained.engine.images.push(made, "7", auth_config={"username": USER, "password": PASSWORD})
         assert "errorDetail" not in told, told
         contained.engine.images.remove(f"{made}:7")

@@ -206,7 +206,7 @@ async def test_a_function_is_swept_over_values_and_its_best_element_found(cluste
     best = await (await drawn.wait(SECONDS_MAX)).best()
     assert best is not None
     assert best.best == pytest.approx((float(best.values["rate"]) - 1) ** 2, abs=1e-6)
-    with pytest.raises(weft.Refused, match=r"say `sample`"):
+    with pytest.raises(weft.Refused, match=r"set `sample`"):
         await mine.measured.sweep({"rate": {"min": 0.5, "max": 2.0}})
 
 

@@ -82,7 +82,7 @@ async def test_a_tenant_with_as_much_open_as_it_may_is_told_so_and_another_is_no
         before = await world.stored()
         status, body, headers = await world.submit()
         assert status == 429
-        assert body["error"]["reason"] == "jobs_open_max: 2 jobs of this tenant wait or run, 2 may"
+        assert body["error"]["reason"] == "jobs_open_max: 2 jobs of this tenant wait or run, of at most 2"
         assert int(headers["Retry-After"]) >= 1
         assert await world.stored() == before
         await world.bob.submit(spec())

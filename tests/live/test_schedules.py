@@ -294,7 +294,7 @@ async def test_what_its_tenant_may_not_have_any_more_is_refused_once_and_told(st
     await day.fire()
     assert await day.jobs() == []
     known = await day.known()
-    assert known.note.startswith("refused: priority: 5 is more than the 0")
+    assert known.note.startswith("refused: priority: 5 is more than this tenant's maximum of 0")
     assert (known.firing_at, known.next_at) == (None, MIDNIGHT + 27 * HOUR)
 
 

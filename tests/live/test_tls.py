@@ -353,7 +353,7 @@ async def test_a_certificate_that_is_renewed_is_shown_without_a_restart(
         (lambda f: ServerCertificate(str(f / "none"), str(f / "junk")), r"cannot read .*none"),
         (
             lambda f: load(GatewaySettings, prefix="GATEWAY_", environ={"GATEWAY_TLS_CERT_FILE": "x"}),
-            "a certificate and its key come together",
+            "a certificate and its key must be set together",
         ),
     ],
 )

@@ -66,8 +66,9 @@ def test_who_may_call_it_is_described(route: Any) -> None:
     assert ("administrator's token" in described.get("description", "")) == (
         route.who in (Audience.ADMIN, Audience.OPERATOR)
     )
-    believes = (route.method, route.path) in {("POST", "/v1/sessions"), ("GET", "/v1/oidc/callback")}
-    assert ("401" in described["responses"]) == (route.who is not Audience.ANYONE or believes)
+    checks = {("POST", "/v1/sessions"), ("GET", "/v1/oidc/callback"), ("POST", "/v1/nodes/{node}/join")}
+    asks = route.who is not Audience.ANYONE or (route.method, route.path) in checks
+    assert ("401" in described["responses"]) == asks
 
 
 def test_a_submission_is_described_by_the_type_it_is_decoded_with() -> None:

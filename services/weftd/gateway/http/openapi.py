@@ -35,6 +35,7 @@ ERRORS = {
     404: "It does not exist, or belongs to another tenant.",
     409: "It conflicts with the current state; the reason names the conflict.",
     408: "The body did not arrive in time.",
+    410: "The join token was used, or has expired.",
     411: "The request needs a Content-Length.",
     413: "The body is too large.",
     415: "The content type is not supported.",
@@ -69,7 +70,11 @@ _NAMES_ONE_THING = (  # the thing is named in the query or the body, or not ever
     "/v1/oidc/callback",
     "/v1/oidc/device",
 )
-_SIGN_IN = {("POST", "/v1/sessions"), ("GET", "/v1/oidc/callback")}  # public, but they refuse bad credentials
+_CREDENTIALS = {  # public, but they refuse bad credentials
+    ("POST", "/v1/sessions"),
+    ("GET", "/v1/oidc/callback"),
+    ("POST", "/v1/nodes/{node}/join"),
+}
 _CONFLICTS = (
     ("POST", "/v1/jobs"),
     ("POST", "/v1/tokens"),
@@ -77,6 +82,7 @@ _CONFLICTS = (
     ("PUT", "/v1/secrets/{name}"),
     ("PUT", "/v1/contexts/{digest}"),
     ("PUT", "/v1/images/{digest}"),
+    ("PUT", "/v1/nodes/{node}/join-token"),
     ("DELETE", "/v1/jobs/{job}/files"),
 )
 ABOUT = """Weft shares a cluster of GPUs among containerised ML jobs. Send `Authorization: Bearer TOKEN` with every \
@@ -247,7 +253,7 @@ def _errors(route: Route[Any]) -> Iterable[int]:
     if route.group == "about":
         return
     yield 400
-    if route.who is not Audience.ANYONE or (route.method, route.path) in _SIGN_IN:
+    if route.who is not Audience.ANYONE or (route.method, route.path) in _CREDENTIALS:
         yield 401
     if route.who in NEEDS or route.method != "GET" or route.path in _ALLOWED_IN_PART:
         yield 403
@@ -266,6 +272,8 @@ def _errors(route: Route[Any]) -> Iterable[int]:
         yield 422
     if route.path.endswith(("/logs", "/file")):
         yield 416
+    if route.path.endswith("/join"):
+        yield 410
     if route.path.endswith("/attach"):
         yield from (403, 409, 426)
     yield from (429, 503)

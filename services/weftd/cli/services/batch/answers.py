@@ -4,7 +4,6 @@ A later run of the same batch keeps the answers and asks all other lines again. 
 not finished is cut, and errors are taken out, in a new file that takes the place of the old one.
 """
 
-import fcntl
 import os
 import re
 from collections.abc import Iterator
@@ -122,6 +121,10 @@ class AnswerFile:
         return self._open_files.enter_context(file)
 
     def _lock(self, file: IO[bytes]) -> None:
+        try:
+            import fcntl
+        except ImportError:  # Windows has none
+            return
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
