@@ -1,8 +1,9 @@
 """A whole cluster for tests and benchmarks: real servers, the services as processes, emulated GPUs."""
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 from msgspec import Struct
@@ -49,9 +50,25 @@ async def embedded_cluster(
     home: Path, *, nodes: int = 2, gpus: int = 4, settings: Mapping[str, str] | None = None
 ) -> AsyncIterator[Cluster]:
     """A cluster in this folder for as long as the block lasts; of its processes and its servers' data nothing stays."""
-    options = Options(nodes=nodes, emulated_gpus=gpus, port=0, settings=settings or {})
-    async with (
-        running(home, options, erase=True) as local,
-        Client(local.url, local.token) as client,
-    ):
-        yield Cluster(local, client)
+    own = dict(settings or {})
+    contained = own.get("EXECUTOR_RUNTIME") == "docker" and "EXECUTOR_CLUSTER" not in own
+    if contained:  # another cluster on the same engine would take these containers for its own, and remove them
+        own["EXECUTOR_CLUSTER"] = f"test-{uuid.uuid4().hex[:8]}"
+    options = Options(nodes=nodes, emulated_gpus=gpus, port=0, settings=own)
+    try:
+        async with (
+            running(home, options, erase=True) as local,
+            Client(local.url, local.token) as client,
+        ):
+            yield Cluster(local, client)
+    finally:
+        if contained:
+            await asyncio.to_thread(_remove_network, f"{own['EXECUTOR_CLUSTER']}-alone")
+
+
+def _remove_network(name: str) -> None:
+    import docker  # slow, and few clusters have containers
+
+    with closing(docker.from_env()) as engine:
+        for network in engine.networks.list(names=[name]):
+            network.remove()
