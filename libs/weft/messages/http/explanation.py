@@ -95,8 +95,8 @@ class BesideSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ShareSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a rank holds of a GPU. `got`: what it got of it lately, if its node knows. `enforced`: the node holds jobs
-    to their shares. `beside`: those that hold other shares."""
+    """The share of a GPU that a rank holds. `got`: the GPU time that it got lately, if its node knows. `enforced`: the
+    node holds jobs to their shares. `beside`: the runs that hold other shares of the same GPU."""
 
     rank: int
     node_id: str

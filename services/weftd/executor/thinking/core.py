@@ -256,8 +256,8 @@ class Reconciler:
                 self._stops[key] = Stop(key=key, kill_at=now + self._timings.fence_grace_max, fenced=True)
 
     def note_outside(self, outside: Mapping[RunKey, bool], *, now: float) -> None:
-        """What the newest sample says of runs with a share: whether a process of theirs uses the GPU outside it. Runs
-        that it does not name are unknown, such as those whose arbiter is away."""
+        """Note, from the newest sample, which runs have a process that uses the GPU outside the run's share. A run that
+        the sample does not name is unknown: its arbiter may be away."""
         passed, self._sampled_at = now - self._sampled_at, now
         lasting = {key: self._outside[key] + passed for key in self._outside.keys() & outside.keys()}
         self._outside = {key: lasting.get(key, 0.0) for key, is_outside in outside.items() if is_outside}

@@ -5,7 +5,7 @@ from msgspec import Struct
 from weftd.router.thinking.engine_metrics import NOTHING, EngineLoad
 from weftd.router.thinking.table import RoutedReplica
 
-SPEED_PART = 0.1  # weight of a new time in the mean of a replica
+SPEED_PART = 0.1  # weight of the newest request's time in the replica's mean request time
 FAILURES_MAX = 3  # failures in a row until a replica is paused
 ALONE_SECONDS = 1.0  # the first pause; each further one in a row is twice as long
 ALONE_SECONDS_MAX = 8.0
